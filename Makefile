@@ -6,7 +6,7 @@ PYTHON ?= python3
 setup := @$(PYTHON) kompute_dml/toolchain/bootstrap.py
 run := @.venv/bin/python -m
 
-.PHONY: help demo test test-all validate lint bench docs wheel clean
+.PHONY: help demo test test-all validate vendor-compilers lint bench docs wheel clean
 
 help:
 	@echo "make demo      classifies files with an int8 model on the Vulkan device, and checks it"
@@ -14,6 +14,7 @@ help:
 	@echo "               ARGS='-k clip' runs the tests of one operator only"
 	@echo "make test-all  all tests on both drivers with both states of kp, and under validation"
 	@echo "make validate  the tests under the Khronos validation layer"
+	@echo "make vendor-compilers  compiles for AMD's, Intel's and Apple's GPUs, without them"
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     the benchmarks; ARGS='--help' shows the options"
 	@echo "make docs      the pages as a site, in build/site"
@@ -36,13 +37,18 @@ validate:
 	$(setup) validate
 	$(run) kompute_dml.toolchain.check validate $(ARGS)
 
+vendor-compilers:
+	$(setup) bench
+	@PYTHONPATH=.:tests .venv/bin/python tests/metal.py
+	@PYTHONPATH=.:tests .venv/bin/python tests/vendor_compilers.py $(ARGS)
+
 lint:
 	$(setup) lint
 	$(run) kompute_dml.toolchain.check lint
 
 bench:
 	$(setup) bench
-	$(run) kompute_dml.cli bench $(ARGS)
+	$(run) kompute_dml bench $(ARGS)
 
 docs:
 	$(setup) docs

@@ -16,9 +16,9 @@ from . import (
     reduction,
     sequences,
 )
-from .case import TINY, Case, Entry, Scale
+from .case import TINY, Entry, OperatorCase, Scale
 
-__all__ = ["CASES", "TINY", "Case", "Entry", "Scale"]
+__all__ = ["CASES", "TINY", "Entry", "OperatorCase", "Scale"]
 
 CASES: dict[str, Entry] = {
     "DML_OPERATOR_" + name: entry

@@ -56,7 +56,7 @@ def _call(function: Any, /, *inputs: Any, **arguments: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Case:
+class OperatorCase:
     """An ordinary use of an operator's function."""
 
     reference: Callable[..., Any]
@@ -83,10 +83,10 @@ class Case:
             as_tuple(outputs), expected, strict=True))), "")
 
 
-Entry = Callable[[Scale], Case]
+Entry = Callable[[Scale], OperatorCase]
 
 
-def of_halves(c: Case) -> Case:
+def of_halves(c: OperatorCase) -> OperatorCase:
     """The case with FLOAT16 for FLOAT32."""
     inputs = (replace(x, dtype=np.float16) if isinstance(x, Given) and x.dtype is np.float32 else x
               for x in c.inputs)
@@ -96,8 +96,8 @@ def of_halves(c: Case) -> Case:
 def case(
     reference: Callable[..., Any], *inputs: Any, out: tuple[int, ...] | None = None,
     operations: int = 0, room: float = 1e-5, call: Callable[..., Any] = _call, **arguments: Any,
-) -> Case:
-    return Case(reference, inputs, arguments, out, operations, room, call)
+) -> OperatorCase:
+    return OperatorCase(reference, inputs, arguments, out, operations, room, call)
 
 
 def each(names: str, entry: Entry) -> dict[str, Entry]:
@@ -128,8 +128,8 @@ def rows(s: Scale, low: float = 0.1, high: float = 0.9, dtype: Any = np.float32)
     return Given((s.side, s.side), low, high, dtype)
 
 
-def whole(given: Given) -> Given:
-    return replace(given, shared=True)
+def whole(array: Given) -> Given:
+    return replace(array, shared=True)
 
 
 def matrix(s: Scale, dtype: Any = np.float32, high: float = 0.9) -> Given:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..operators.base import definitions
-from .case import Case, Entry, Given, Scale, case, rows
+from .case import Entry, Given, OperatorCase, Scale, case, rows
 
 _F32, _U8, _U32 = "float32", "uint8", "uint32"
 
@@ -28,15 +28,15 @@ class Reference(NamedTuple):
     """Whether ``compute`` runs on the device, which is its first argument."""
 
 
-def _sigmoid(x: Any) -> Any:
+def _sigmoid(x: np.ndarray) -> Any:
     return 1 / (1 + np.exp(-x))
 
 
-def _softplus(x: Any) -> Any:
+def _softplus(x: np.ndarray) -> Any:
     return np.log1p(np.exp(x))
 
 
-def _erf(x: Any) -> Any:
+def _erf(x: np.ndarray) -> Any:
     # The Taylor series, with enough terms for the range of inputs.
     total = np.zeros_like(x)
     for n in range(20):
@@ -44,7 +44,7 @@ def _erf(x: Any) -> Any:
     return 2 / math.sqrt(math.pi) * total
 
 
-def _bit_count(x: Any) -> Any:
+def _bit_count(x: np.ndarray) -> Any:
     return np.unpackbits(x.view(np.uint8)).reshape(-1, 32).sum(1)
 
 
@@ -146,15 +146,15 @@ REFERENCES: dict[str, Reference] = {
 """References by DirectML's name without DML_OPERATOR_."""
 
 
-def _case(s: Scale, name: str) -> Case:
+def _case(s: Scale, name: str) -> OperatorCase:
     r = REFERENCES[name]
 
     def compute(*x: np.ndarray) -> Any:
         return r.compute(*(v.astype(r.data_type) if v.dtype.kind == "i" else v for v in x))
 
-    given = Given((s.side, s.side), r.low, r.high, np.dtype(r.data_type))
+    array = Given((s.side, s.side), r.low, r.high, np.dtype(r.data_type))
     count = len(definitions()["DML_OPERATOR_" + name].spec.inputs)
-    return case(compute, *[given] * count, **r.attributes)
+    return case(compute, *[array] * count, **r.attributes)
 
 
 CASES: dict[str, Entry] = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .case import Case, Entry, Scale, case, each, images, per_channel, rows, whole
+from .case import Entry, OperatorCase, Scale, case, each, images, per_channel, rows, whole
 from .images import (
     RESPONSE,
     TWICE,
@@ -38,7 +38,8 @@ def _response_gradient(x: np.ndarray, dy: np.ndarray) -> np.ndarray:
 
 
 def batch_gradient(
-    training: bool, x: Any, dy: Any, mean: Any, variance: Any, scale: Any
+    training: bool, x: np.ndarray, dy: np.ndarray, mean: np.ndarray, variance: np.ndarray,
+    scale: np.ndarray
 ) -> Any:
     axes, r = (0, 2, 3), 1 / np.sqrt(variance + 1e-5)
     sums = (dy * (x - mean) * r).sum(axes, keepdims=True), dy.sum(axes, keepdims=True)
@@ -49,30 +50,30 @@ def batch_gradient(
     return scale * r * (dyc - xc * slope), *sums
 
 
-def _adam(x: Any, m: Any, v: Any, g: Any, step: Any) -> Any:
+def _adam(x: np.ndarray, m: np.ndarray, v: np.ndarray, g: np.ndarray, step: Any) -> Any:
     m, v = 0.9 * m + (1 - 0.9) * g, 0.999 * v + (1 - 0.999) * g * g
     rate = np.sqrt(1 - 0.999**3) / (1 - 0.9**3)
     return x - 0.01 * rate * m / (np.sqrt(v) + 1e-8), m, v
 
 
-def _back(s: Scale, reference: Callable[..., Any], **arguments: Any) -> Case:
+def _back(s: Scale, reference: Callable[..., Any], **arguments: Any) -> OperatorCase:
     """A gradient of images that are twice as large as the incoming gradient."""
     return case(reference, images(s, smaller=2), out=images(s).sizes, **_BACK, **arguments)
 
 
-def _resampled_back(s: Scale, **arguments: Any) -> Case:
+def _resampled_back(s: Scale, **arguments: Any) -> OperatorCase:
     offsets: dict[str, Any] = dict(input_pixel_offsets=(-0.5,) * 4, output_pixel_offsets=(0.5,) * 4)
     return case(_doubled_back, images(s), out=images(s, smaller=2).sizes, **TWICE, **offsets,
                  **arguments)
 
 
-def _batch_back(s: Scale, training: bool) -> Case:
-    given = [whole(images(s)) for _ in range(2)]
-    return case(partial(batch_gradient, training), *given,
+def _batch_back(s: Scale, training: bool) -> OperatorCase:
+    arrays = [whole(images(s)) for _ in range(2)]
+    return case(partial(batch_gradient, training), *arrays,
                  *(per_channel(s) for _ in range(3)), room=1e-4)
 
 
-def _aligned_back(s: Scale) -> Case:
+def _aligned_back(s: Scale) -> OperatorCase:
     return case(lambda dy, roi, batch: repeated(dy) / 4, images(s, smaller=2), regions(s, 4),
                 numbered(s), output_sizes=images(s).sizes)
 

@@ -8,7 +8,19 @@ from typing import Any
 import numpy as np
 
 from ..attributes import InterpolationMode, Size2d
-from .case import Case, Entry, Given, Scale, case, coarse, each, images, one, per_channel, rows
+from .case import (
+    Entry,
+    Given,
+    OperatorCase,
+    Scale,
+    case,
+    coarse,
+    each,
+    images,
+    one,
+    per_channel,
+    rows,
+)
 
 _BYTE = np.uint8
 _POOL: dict[str, Any] = dict(window_size=3, strides=2)
@@ -22,8 +34,8 @@ _CENTRES: dict[str, Any] = dict(input_pixel_offsets=(0.5,) * 4, output_pixel_off
 
 def _windows(x: np.ndarray, step: int = 1) -> np.ndarray:
     """Windows of 3x3: {n, c, h, w, 9}."""
-    found = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))[:, :, ::step, ::step]
-    return found.reshape(*found.shape[:4], 9)
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))[:, :, ::step, ::step]
+    return windows.reshape(*windows.shape[:4], 9)
 
 
 def blocks(x: np.ndarray) -> np.ndarray:
@@ -68,8 +80,8 @@ def doubled(x: np.ndarray) -> np.ndarray:
 
 
 def _convolved(x: np.ndarray, filter: np.ndarray) -> np.ndarray:
-    made = np.tensordot(_windows(x), filter.reshape(*filter.shape[:2], 9), ((1, 4), (1, 2)))
-    return np.moveaxis(made, 3, 1)
+    product = np.tensordot(_windows(x), filter.reshape(*filter.shape[:2], 9), ((1, 4), (1, 2)))
+    return np.moveaxis(product, 3, 1)
 
 
 def normal(x: np.ndarray, axes: Any, scale: Any = 1, bias: Any = 0) -> np.ndarray:
@@ -106,12 +118,12 @@ def numbered(s: Scale) -> np.ndarray:
     return np.arange(images(s).sizes[0], dtype=np.uint32)
 
 
-def _aligned(s: Scale) -> Case:
+def _aligned(s: Scale) -> OperatorCase:
     return case(lambda x, roi, batch: blocks(x).mean(-1), images(s), regions(s, 4),
                  numbered(s), output_size=images(s, smaller=2).sizes[2:])
 
 
-def _unpooled(s: Scale) -> Case:
+def _unpooled(s: Scale) -> OperatorCase:
     x = images(s, smaller=2)
     n, c, h, w = x.sizes
     places = np.arange(4 * n * c * h * w, dtype=np.uint32).reshape(n, c, 2 * h, 2 * w)
@@ -119,12 +131,12 @@ def _unpooled(s: Scale) -> Case:
                  np.ascontiguousarray(places[:, :, ::2, ::2]), output_sizes=places.shape)
 
 
-def _folded(s: Scale) -> Case:
+def _folded(s: Scale) -> OperatorCase:
     n, c, h, w = images(s).sizes
     return case(_image, Given((n, 4 * c, h * w // 4)), sizes=(h, w), **_PATCH)
 
 
-def _normalized(s: Scale, *axes: int, **arguments: Any) -> Case:
+def _normalized(s: Scale, *axes: int, **arguments: Any) -> OperatorCase:
     return case(lambda x, scale, bias: normal(x, axes, scale, bias), images(s),
                  per_channel(s), per_channel(s), room=1e-4, **arguments)
 

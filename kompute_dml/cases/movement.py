@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from .case import Case, Entry, Given, Scale, case, each, images, rows, whole
+from .case import Entry, Given, OperatorCase, Scale, case, each, images, rows, whole
 
 
-def _padded(s: Scale) -> Case:
+def _padded(s: Scale) -> OperatorCase:
     return case(lambda x: np.pad(x, ((0, 0), (7, 9))), rows(s), start_padding=(0, 7),
                 end_padding=(0, 9))
 
@@ -38,7 +38,7 @@ def _chosen(s: Scale) -> np.ndarray:
     return (np.arange(s.side, dtype=np.uint32) * 5 + 3) % s.side
 
 
-def _by_rows(s: Scale) -> Case:
+def _by_rows(s: Scale) -> OperatorCase:
     return case(lambda x, i: x[i[:, 0]], whole(rows(s)), _chosen(s)[:, None],
                 input_dimension_count=2, indices_dimension_count=2)
 
@@ -55,7 +55,24 @@ def _put_rows(x: np.ndarray, i: np.ndarray, new: np.ndarray) -> np.ndarray:
     return x
 
 
-def _reversed(s: Scale) -> Case:
+def _add_rows(x: np.ndarray, i: np.ndarray, new: np.ndarray) -> np.ndarray:
+    x = x.copy()
+    np.add.at(x, i[:, 0], new)
+    return x
+
+
+def _columns_twice(s: Scale) -> np.ndarray:
+    """Every second column twice, for each row."""
+    return np.tile(_chosen(s) // 2 * 2, (s.side, 1))
+
+
+def _add_along(x: np.ndarray, i: np.ndarray, new: np.ndarray) -> np.ndarray:
+    x = x.copy()
+    np.add.at(x, (np.arange(len(x))[:, None], i), new)
+    return x
+
+
+def _reversed(s: Scale) -> OperatorCase:
     n, c, h, w = images(s).sizes
     half = h // 2
     lengths = np.full((n, c, 1, w), half, np.uint32)
@@ -63,7 +80,7 @@ def _reversed(s: Scale) -> Case:
                 images(s), lengths, axis=2)
 
 
-def _scaled(s: Scale) -> Case:
+def _scaled(s: Scale) -> OperatorCase:
     n, c, h, w = images(s).sizes
     return case(lambda x: 2 * x + 0.5, Given((max(1, n * c // 3), 3, h, w)), scale=2.0,
                 bias=[0.5] * 3)
@@ -92,6 +109,11 @@ CASES: dict[str, Entry] = {
     "SCATTER_ND": lambda s: case(
         _put_rows, whole(rows(s)), _chosen(s)[::2, None],
         Given((-(-s.side // 2), s.side), shared=True),
+        input_dimension_count=2, indices_dimension_count=2),
+    "SCATTER_REDUCE": lambda s: case(_add_along, whole(rows(s)), _columns_twice(s),
+                                     whole(rows(s)), axis=1),
+    "SCATTER_ND_REDUCE": lambda s: case(
+        _add_rows, whole(rows(s)), _columns_twice(s)[0, :, None], whole(rows(s)),
         input_dimension_count=2, indices_dimension_count=2),
     "ONE_HOT": lambda s: case(
         lambda i, values: np.where(i == np.arange(s.side), values[0, 1], values[0, 0]),

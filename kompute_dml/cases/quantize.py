@@ -14,9 +14,8 @@ def _dynamically(x: np.ndarray) -> tuple[np.ndarray, ...]:
     low, high = (np.float32(f(x)) for f in (np.min, np.max))
     step = (max(high, np.float32(0)) - min(low, np.float32(0))) / np.float32(255)
     zero = np.clip(np.rint(-low / step), 0, 255)
-    made = np.clip(np.rint(x.astype(np.float32) / step) + zero, 0, 255)
-    return made, step.reshape((1,) * x.ndim), zero.reshape((1,) * x.ndim)
-
+    quantized = np.clip(np.rint(x.astype(np.float32) / step) + zero, 0, 255)
+    return quantized, step.reshape((1,) * x.ndim), zero.reshape((1,) * x.ndim)
 
 
 CASES: dict[str, Entry] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .case import Case, Entry, Scale, case
+from .case import Entry, OperatorCase, Scale, case
 
 
 def philox(state: np.ndarray, count: int) -> np.ndarray:
@@ -22,7 +22,7 @@ def philox(state: np.ndarray, count: int) -> np.ndarray:
     return np.stack(c, 1).reshape(-1)[:count].astype(np.uint32)
 
 
-def _random(s: Scale) -> Case:
+def _random(s: Scale) -> OperatorCase:
     n = max(1, s.elements // 16)
     return case(lambda state: philox(state, n), np.array([7, 0, 5, 3, 11, 13], np.uint32),
                 sizes=(n,))

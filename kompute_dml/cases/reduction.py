@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..attributes import ReduceFunction
-from .case import Case, Entry, Scale, case, each, rows
+from .case import Entry, OperatorCase, Scale, case, each, rows
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -29,7 +29,7 @@ def top(x: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     return np.take_along_axis(x, order, 1), order
 
 
-def _scanned(product: bool) -> Callable[[Scale], Case]:
+def _scanned(product: bool) -> Callable[[Scale], OperatorCase]:
     low, high = (0.99, 1.01) if product else (0.1, 0.9)
     return lambda s: case(lambda x: (np.cumprod if product else np.cumsum)(x, 1),
                           rows(s, low, high), axis=1, room=1e-4)

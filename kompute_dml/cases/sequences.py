@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .case import Case, Entry, Given, Scale, case
+import kompute_dml as dml
+
+from .case import Entry, Given, OperatorCase, Scale, case
 from .reduction import softmax
 
 
@@ -47,10 +49,8 @@ def recurrent(gates: int, linear_before_reset: bool = False) -> Callable[..., np
     return reference
 
 
-def _recurrent_work(s: Scale, *activations: str) -> Case:
+def _recurrent_work(s: Scale, *activations: str) -> OperatorCase:
     """Four steps."""
-    import kompute_dml as dml
-
     gates, n = {1: 1, 2: 3, 3: 4}[len(activations)], min(s.side, 512)
     return case(
         recurrent(gates), Given((1, 4, n, n), -1, 1, shared=True),
@@ -59,11 +59,11 @@ def _recurrent_work(s: Scale, *activations: str) -> Case:
         output_sequence=True, operations=2 * 4 * n * 2 * n * gates * n, room=1e-4)
 
 
-def _heads(s: Scale, **counts: Any) -> Case:
+def _heads(s: Scale, **counts: Any) -> OperatorCase:
     length = min(s.side, 512)
-    given = Given((max(1, s.elements // (length * 128)), length, 128), -1, 1)
-    return case(_attention, given, given, given, scale=0.125, room=1e-4,
-                 operations=4 * given.sizes[0] * length**2 * 128, **counts)
+    heads = Given((max(1, s.elements // (length * 128)), length, 128), -1, 1)
+    return case(_attention, heads, heads, heads, scale=0.125, room=1e-4,
+                 operations=4 * heads.sizes[0] * length**2 * 128, **counts)
 
 
 CASES: dict[str, Entry] = {

@@ -1,4 +1,7 @@
-"""Fused activations and the operators of chains, as ``include/chain_operators.glsl`` takes them."""
+"""Fused activations and the operators of chains, as ``include/chain_operators.glsl`` takes them.
+
+Their codes stand there. The build gives them to :func:`codes`.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,11 @@ from typing import Any, NamedTuple
 
 from ..dtypes import DataType
 from ..layout import Ints
+from ..runtime.shader_library import codes
 from .elementwise import parameters
 
-NAMES = (
-    "none", "relu", "leaky_relu", "thresholded_relu", "linear", "hard_sigmoid", "shrink", "elu",
-    "celu", "scaled_elu", "sigmoid", "tanh", "scaled_tanh", "softplus", "parametric_softplus",
-    "softsign", "gelu", "clip", "hard_swish", "swish",
-    "add", "subtract", "multiply", "divide", "max", "min", "abs", "negate", "recip", "sqrt", "exp",
-    "log", "erf", "square", "floor", "ceil", "sign", "clip1",
-)
-"""The index is the code. The second half is in chains only."""
 
-
-class Step(NamedTuple):
+class ActivationStep(NamedTuple):
     """An operator of a chain. A source is a tensor (0 to 2), an earlier step (from 3 on), or the
     only number."""
 
@@ -29,7 +24,7 @@ class Step(NamedTuple):
     """Attributes of the operator, or the number."""
 
 
-def encoded(steps: Sequence[Step], first: int = 0) -> tuple[Ints, Ints]:
+def encoded(steps: Sequence[ActivationStep], first: int = 0) -> tuple[Ints, Ints]:
     """A word for each step, as the shaders take it, and the words that steps find from ``first``
     on."""
     codes: list[int] = []
@@ -73,15 +68,15 @@ def activation(desc: Any) -> Fused:
     name = desc.operator.function_name.removeprefix("activation_")
     if name == "identity":
         return NOTHING
-    return Fused(NAMES.index(name), parameters(desc, DataType.FLOAT32))
+    return Fused(codes()[name], parameters(desc, DataType.FLOAT32))
 
 
 def fused_activation(desc: Any) -> Fused:
     """The activation that an operator fuses, and its tail. Code 0 is no activation."""
     fused = getattr(desc, "fused_activation", None)
-    made = NOTHING if fused is None else activation(fused)
+    fused_in = NOTHING if fused is None else activation(fused)
     steps = getattr(desc, "tail", None)
     if not steps:
-        return made
-    tail, words = encoded(steps, len(made.words))
-    return Fused(made.code, (*made.words, *words), tail, desc.tail_tensor is not None)
+        return fused_in
+    tail, words = encoded(steps, len(fused_in.words))
+    return Fused(fused_in.code, (*fused_in.words, *words), tail, desc.tail_tensor is not None)

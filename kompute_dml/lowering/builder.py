@@ -12,6 +12,7 @@ from ..layout import Ints, extent
 from ..runtime import traits
 from ..runtime.adapters import Adapter
 from ..runtime.shader_library import ShaderLibrary, Variant
+from . import measured
 from .plan import (
     PARAMS,
     PERSISTENT,
@@ -44,8 +45,9 @@ def target_of(library: ShaderLibrary, adapter: Adapter) -> Target:
     device = traits.of(adapter)
     usable = tuple(m for m in device.cooperative_matrices
                    if m.a in _ON_MATRIX_UNITS and library.find(*_ON_MATRIX_UNITS[m.a]))
-    return Target(library, replace(device, cooperative_matrices=usable),
-                  tuning.device_key(adapter))
+    emulated = traits.emulation()
+    key = tuning.device_key(adapter) + (f", as {emulated}" if emulated else "")
+    return Target(library, replace(device, cooperative_matrices=usable), key)
 
 
 class PlanBuilder:
@@ -93,11 +95,6 @@ class PlanBuilder:
     def read_tail(self) -> dict[str, Any]:
         """The binding of a fused tail's tensor; empty without a tail."""
         return {"tail": self.read("tail_tensor")} if getattr(self.desc, "tail", None) else {}
-
-    @property
-    def tail_axis(self) -> tuple[str, ...]:
-        """The last part of the names of variants that take the operator's tail, if it has one."""
-        return ("tail",) if getattr(self.desc, "tail", None) else ()
 
     @property
     def tail_is_aligned(self) -> bool:
@@ -202,12 +199,13 @@ class PlanBuilder:
         self._repacked |= plan.repacked
 
     def choose(self, work: str, candidates: Sequence[T], name: Callable[[T], str] = str) -> T:
-        """The kernel that was measured to be fastest for this work, else the first. ``work`` is a
-        :func:`kompute_dml.tuning.work_key`."""
-        if not tuning.has(self.target.device_key, work):
-            return candidates[0]
-        names = [name(c) for c in candidates]
-        return candidates[tuning.pick(self.target.device_key, work, names)]
+        """The kernel that was measured to be fastest for this work on this device, or on those of
+        its class, else the first. ``work`` is a :func:`kompute_dml.tuning.work_key`."""
+        if tuning.has(self.target.device_key, work):
+            names = [name(c) for c in candidates]
+            return candidates[tuning.pick(self.target.device_key, work, names)]
+        known = measured.choices(self.device.device_class).get(work)
+        return next((c for c in candidates if name(c) == known), candidates[0])
 
     def build(self) -> Plan:
         """The plan."""

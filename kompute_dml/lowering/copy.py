@@ -8,10 +8,14 @@ from typing import NamedTuple
 
 from ..desc import TensorDesc
 from ..layout import Ints, are_of_vectors, coalesce, memory_order, power_of_two, product
-from .plan import Dispatch, Operand, Target
+from ..runtime.shader_library import Variant
+from ..runtime.traits import DeviceTraits
+from ..tuning import work_key
+from .builder import PlanBuilder
+from .kernel import Kernel, choose
+from .plan import Dispatch, Operand
 from .walk import runs_of
 
-SHADERS = ("activation_identity", "activation_identity_pieces", "activation_identity_tiles")
 _LOCAL_SIZE = 256
 _NEAR = 16
 """Neighbouring vectors that a workgroup should at least read and write."""
@@ -20,11 +24,11 @@ _TILE_VECTORS = 1024
 _TILE_SIDE = 64
 """The most elements along a side of a tile."""
 _Push = dict[str, int | Sequence[int]]
-_Way = tuple[str, int, _Push, dict[str, int]]
-"""Shader, workgroups, push fields and constants."""
+_Way = tuple[int, _Push, dict[str, int]]
+"""Workgroups, push fields and constants."""
 
 
-class View(NamedTuple):
+class CopyView(NamedTuple):
     """The elements of a tensor that a copy walks, from ``start`` on. Strides may be 0 or
     negative."""
 
@@ -34,7 +38,7 @@ class View(NamedTuple):
     start: int = 0
 
     @classmethod
-    def whole(cls, slot: str, desc: TensorDesc) -> View:
+    def whole(cls, slot: str, desc: TensorDesc) -> CopyView:
         """All of the tensor."""
         return cls(slot, desc, desc.strides)
 
@@ -50,29 +54,108 @@ class View(NamedTuple):
                        self.start + below, writes, -below)
 
 
-def copied_input(target: Target, x: TensorDesc, y: TensorDesc) -> Dispatch:
+class Copy:
+    """A copy between two views: the fewest dimensions, in the order of the output's memory."""
+
+    def __init__(self, sizes: Ints, x: CopyView, y: CopyView) -> None:
+        self.operands = x.operand(sizes, "in_offset", False), y.operand(sizes, "out_offset", True)
+        self.type = x.desc.data_type
+        self.sizes, self.in_strides, self.out_strides = in_order_of_output(
+            sizes, x.strides, y.strides)
+        self.each = 16 // self.type.itemsize
+        """Elements of a vector."""
+        self.is_aligned = x.is_aligned and y.is_aligned
+
+    @property
+    def work(self) -> str:
+        turned = "" if self.in_strides[-1] == 1 else " turned"
+        return work_key(f"copy {self.type.width}{turned}", *self.sizes)
+
+
+class CopyKernel(Kernel[Copy]):
+    """A kernel of copies. Its estimate is a rank."""
+
+    file: str
+
+    def shader(self, problem: Copy) -> str:
+        return f"{self.file}.{problem.type.width}"
+
+    def way(self, problem: Copy, traits: DeviceTraits) -> _Way | None:
+        """How it copies; None if it cannot."""
+        raise NotImplementedError
+
+    def takes(self, problem: Copy, variant: Variant, traits: DeviceTraits) -> tuple[int, int]:
+        return 0, 0  # constants decide, for what every device has
+
+    def dispatch(self, problem: Copy, p: PlanBuilder) -> Dispatch:
+        way = self.way(problem, p.device)
+        assert way is not None
+        groups, push, spec = way
+        return Dispatch(p.library.get(self.file, problem.type.width), groups, problem.operands,
+                        push, {"LOCAL_SIZE": _LOCAL_SIZE, **spec})
+
+    def lower(self, problem: Copy, p: PlanBuilder) -> None:
+        p.add(self.dispatch(problem, p))
+
+
+class _Pieces(CopyKernel):
+    """Whole vectors that are contiguous in both tensors, with outer dimensions in another order."""
+
+    name, file = "pieces", "activation_identity_pieces"
+
+    def serves(self, problem: Copy, traits: DeviceTraits) -> str | None:
+        return None if self.way(problem, traits) else "no vectors with two dimensions around"
+
+    def way(self, problem: Copy, traits: DeviceTraits) -> _Way | None:
+        return _pieces(problem.sizes, problem.in_strides, problem.out_strides, problem.each)
+
+
+class _Tiles(CopyKernel):
+    """Tiles of which input and output have different contiguous dimensions."""
+
+    name, file = "tiles", "activation_identity_tiles"
+
+    def serves(self, problem: Copy, traits: DeviceTraits) -> str | None:
+        return None if self.way(problem, traits) else "the same dimension is contiguous, or short"
+
+    def estimate(self, problem: Copy, traits: DeviceTraits) -> float:
+        return 1.0
+
+    def way(self, problem: Copy, traits: DeviceTraits) -> _Way | None:
+        return _tiles(problem.sizes, problem.in_strides, problem.out_strides, problem.each,
+                      problem.each if traits.is_cpu else 1)
+
+
+class _Rows(CopyKernel):
+    """Any layout, by vectors of rows or by elements."""
+
+    name, file = "rows", "activation_identity"
+
+    def estimate(self, problem: Copy, traits: DeviceTraits) -> float:
+        return 2.0
+
+    def way(self, problem: Copy, traits: DeviceTraits) -> _Way:
+        return _rows(problem.sizes, problem.in_strides, problem.out_strides, problem.each,
+                     problem.is_aligned, traits)
+
+
+KERNELS: tuple[CopyKernel, ...] = (_Pieces(), _Tiles(), _Rows())
+
+
+SHADERS = tuple(sorted(kernel.file for kernel in KERNELS))
+
+
+def copied_input(p: PlanBuilder, x: TensorDesc, y: TensorDesc) -> Dispatch:
     """The dispatch that copies ``input_tensor`` into ``output_tensor``, unless they are the same
     memory. Their data types have the same width."""
-    views = View.whole("input_tensor", x), View.whole("output_tensor", y)
-    copy = copied(target, x.sizes, *views)
-    return replace(copy, unless_same=("input_tensor", "output_tensor"))
+    views = CopyView.whole("input_tensor", x), CopyView.whole("output_tensor", y)
+    return replace(copied(p, x.sizes, *views), unless_same=("input_tensor", "output_tensor"))
 
 
-def copied(target: Target, sizes: Ints, x: View, y: View) -> Dispatch:
+def copied(p: PlanBuilder, sizes: Ints, x: CopyView, y: CopyView) -> Dispatch:
     """The dispatch that copies ``x`` into ``y``; ``sizes`` are those of both."""
-    operands = x.operand(sizes, "in_offset", False), y.operand(sizes, "out_offset", True)
-    sizes, in_strides, out_strides = in_order_of_output(sizes, x.strides, y.strides)
-    layout = sizes, in_strides, out_strides, 16 // x.desc.data_type.itemsize
-    shader, groups, push, spec = (
-        _pieces(*layout) or _tiles(*layout, layout[-1] if target.traits.is_cpu else 1)
-        or _rows(*layout, x.is_aligned and y.is_aligned, target))
-    return Dispatch(
-        variant=target.library.get(shader, x.desc.data_type.width),
-        groups=groups,
-        operands=operands,
-        push=push,
-        spec={"LOCAL_SIZE": _LOCAL_SIZE, **spec},
-    )
+    problem = Copy(sizes, x, y)
+    return choose(KERNELS, problem, p).dispatch(problem, p)
 
 
 def in_order_of_output(
@@ -86,7 +169,8 @@ def in_order_of_output(
 
 
 def _rows(
-    sizes: Ints, in_strides: Ints, out_strides: Ints, each: int, aligned: bool, target: Target
+    sizes: Ints, in_strides: Ints, out_strides: Ints, each: int, aligned: bool,
+    traits: DeviceTraits,
 ) -> _Way:
     """By vectors (WHOLE) where the last dimension of the output is contiguous, else by elements."""
     repeats, gathers = in_strides[-1] == 0, in_strides[-1] not in (0, 1)
@@ -100,14 +184,14 @@ def _rows(
     push = dict(count=rows, sizes=sizes[-1], in_strides=in_strides[-1],
                 out_strides=out_strides[-1])
     counted = _counted(range(len(sizes) - 1), sizes, in_strides, out_strides)
-    parts = 2 if even and target.traits.is_cpu else 1
-    local_size, run = target.traits.local_size, 0
-    if target.traits.is_cpu and whole and not (even or repeats or gathers):
+    parts = 2 if even and traits.is_cpu else 1
+    local_size, run = traits.local_size, 0
+    if traits.is_cpu and whole and not (even or repeats or gathers):
         run, per_row, local_size = runs_of(rows, sizes[-1], each)
         work = rows * per_row
-    return "activation_identity", -(-work // (local_size * parts)), push | counted, dict(
+    return -(-work // (local_size * parts)), push | counted, dict(
         LOCAL_SIZE=local_size, RANK=len(sizes) - 1, WHOLE=whole, EVEN=even, REPEATS=repeats,
-        GATHERS=gathers, PARTS=parts, RUN=run, ON_CPU=target.traits.is_cpu)
+        GATHERS=gathers, PARTS=parts, RUN=run, ON_CPU=traits.is_cpu)
 
 
 def _pieces(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way | None:
@@ -135,7 +219,7 @@ def _pieces(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way
     )
     tiles = -(-k_size // tile_k) * -(-p_size // tile_p) * -(-q_size // tile_q) * count
     counted = _counted(planes, sizes, in_strides, out_strides)
-    return "activation_identity_pieces", -(-tiles * lanes // _LOCAL_SIZE), push | counted, dict(
+    return -(-tiles * lanes // _LOCAL_SIZE), push | counted, dict(
         RANK=len(planes), TILE_K=tile_k, TILE_P=tile_p, TILE_Q=tile_q)
 
 
@@ -178,7 +262,7 @@ def _tiles(
     )
     counted = _counted(planes, sizes, in_strides, out_strides)
     groups = -(-p_size // tile_p) * -(-q_size // tile_q) * -(-count // together)
-    return "activation_identity_tiles", groups, push | counted, dict(
+    return groups, push | counted, dict(
         LOCAL_SIZE=tile_p * tile_q * together // (each * each),
         RANK=len(planes), TILE_P=tile_p, TILE_Q=tile_q, PLANES=together,
         VECTORS=tile_p * tile_q * together // each)

@@ -15,7 +15,7 @@ from ..layout import Ints, begin_with_vectors, coalesce, extent, memory_order, p
 from ..runtime.shader_library import Variant
 from ..runtime.traits import DeviceTraits
 from .builder import PlanBuilder
-from .copy import View, copied
+from .copy import CopyView, copied
 from .plan import TEMPORARY, UNUSED, reads, writes
 
 _MANY = 1 << 16
@@ -182,8 +182,8 @@ def _transpose(p: PlanBuilder, sizes: Ints, walked: Sequence[_Walked]) -> None:
             continue
         x, y = w.desc.replace(sizes=x_sizes, strides=w.walk), TensorDesc(w.desc.data_type, x_sizes)
         begin = p.temporary(itemsize, y.element_count).offset
-        p.add(copied(p.target, x_sizes, View.whole(w.slot, x),
-                     View(TEMPORARY, y, y.strides, begin)))
+        p.add(copied(p, x_sizes, CopyView.whole(w.slot, x),
+                     CopyView(TEMPORARY, y, y.strides, begin)))
         w.slot, w.desc, w.start = TEMPORARY, y, begin
         w.walk = tuple(step and packed for step, packed in zip(w.walk, y.strides))
 

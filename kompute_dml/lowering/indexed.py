@@ -9,9 +9,11 @@ from ..desc import TensorDesc
 from ..errors import UnsupportedError
 from ..layout import Ints, packed_strides, product
 from ..runtime.traits import DeviceTraits
+from ..tuning import work_key
 from .builder import PlanBuilder
 from .copy import SHADERS as COPY_SHADERS
 from .copy import copied_input
+from .kernel import Kernel, choose
 from .plan import UNUSED, in_units
 from .walk import Walk, runs_of
 
@@ -90,42 +92,6 @@ class Indexed:
         return itemsize, self
 
 
-def gather(p: PlanBuilder, how: Indexed) -> None:
-    d = p.desc
-    if _gather_vectors(p, how):
-        return
-    unit, listed = d.output_tensor.data_type.itemsize, how
-    walk = Walk(how.sizes, how.listed, how.indices, how.indexed)
-    runs = Runs.of(p.device, walk, unit)
-    push: dict[str, int] = {}
-    if runs:
-        walk, invocations, push, spec = runs
-    else:
-        unit, listed = how.in_blocks(d.output_tensor, d.input_tensor)
-        walk = Walk(listed.sizes, listed.listed, listed.indices, listed.indexed)
-        parts = 1 if p.device.is_cpu else 4
-        invocations = -(-walk.count // parts)
-        spec = {"LOCAL_SIZE": _LOCAL_SIZE, "PARTS": parts}
-        groups = -(-walk.sizes[-1] // (_ROW_LOCAL_SIZE * _ROW_PARTS))
-        span = groups * _ROW_LOCAL_SIZE * _ROW_PARTS
-        if (not p.device.is_cpu and len(walk.sizes) > 1 and 8 * span <= 9 * walk.sizes[-1]
-                and [s[-1] for s in walk.strides] == [1, 0, 1]):  # rows that one index chooses
-            size = walk.sizes[-1]
-            walk = Walk(walk.sizes[:-1], *(s[:-1] for s in walk.strides))
-            invocations = walk.count * groups * _ROW_LOCAL_SIZE
-            push = {"row_size": size, "runs": groups}
-            spec = {"LOCAL_SIZE": _ROW_LOCAL_SIZE, "PARTS": _ROW_PARTS, "ROWS": True,
-                    "WALK_RANK": len(walk.sizes)}
-    p.dispatch(
-        "gather", -(-invocations // spec["LOCAL_SIZE"]),
-        x=in_units(p.read("input_tensor"), unit), indices=p.read("indices_tensor"),
-        y=in_units(p.write("output_tensor"), unit), params=[*walk.words, *listed.axes],
-        push={"count": walk.count, "axes_at": len(walk.words), "step": how.step, **push},
-        spec={"INDEX_TYPE": d.indices_tensor.data_type.code,
-              "COORDINATES": len(how.coordinates), "UNIT": unit, **spec},
-    )
-
-
 class Runs(NamedTuple):
     """How a CPU moves slices that are contiguous rows (include/runs.glsl)."""
 
@@ -148,44 +114,154 @@ class Runs(NamedTuple):
                    {"LOCAL_SIZE": local_size, "RUN": run})
 
 
-def _gather_vectors(p: PlanBuilder, how: Indexed) -> bool:
-    """Add the dispatch where indices and output consist of whole vectors, else return False."""
-    d = p.desc
-    y, kind, index = d.output_tensor, d.output_tensor.data_type, d.indices_tensor.data_type
-    last = how.last
-    each = 16 // kind.itemsize
+class Gathering:
+    """What a gather moves."""
 
-    def even(t: TensorDesc, strides: Ints) -> bool:
-        of = 16 // t.data_type.itemsize
-        return t.is_aligned and strides[last] == 1 and not any(
-            s % of for i, s in enumerate(strides) if i != last and how.sizes[i] > 1)
+    def __init__(self, p: PlanBuilder, how: Indexed) -> None:
+        self.how, d = how, p.desc
+        self.x, self.indices, self.y = d.input_tensor, d.indices_tensor, d.output_tensor
+        self.itemsize = self.y.data_type.itemsize
+        self.elements = Walk(how.sizes, how.listed, how.indices, how.indexed)
 
-    widths = (1, 2, 4) if p.device.is_cpu else (2, 4)
-    if (kind.itemsize not in widths or not how.sizes or how.sizes[last] % each
-            or len(how.coordinates) != 1 or not how.tuples[last]
-            or not even(y, how.listed) or not even(d.indices_tensor, how.indices)):
-        return False
+    @property
+    def work(self) -> str:
+        kind = f"gather {self.y.data_type.width} {self.indices.data_type.width}"
+        return work_key(kind, self.elements.count, self.indices.element_count)
 
-    def parts(strides: Ints) -> Ints:
-        return tuple(s * each if i == last else s for i, s in enumerate(strides))
+    def dispatch(
+        self, p: PlanBuilder, walk: Walk, invocations: int, push: dict[str, int],
+        spec: dict[str, int], unit: int, how: Indexed,
+    ) -> None:
+        p.dispatch(
+            "gather", -(-invocations // spec["LOCAL_SIZE"]),
+            x=in_units(p.read("input_tensor"), unit), indices=p.read("indices_tensor"),
+            y=in_units(p.write("output_tensor"), unit), params=[*walk.words, *how.axes],
+            push={"count": walk.count, "axes_at": len(walk.words), "step": how.step, **push},
+            spec={"INDEX_TYPE": self.indices.data_type.code,
+                  "COORDINATES": len(self.how.coordinates), "UNIT": unit, **spec})
 
-    sizes = tuple(n // each if i == last else n for i, n in enumerate(how.sizes))
-    walk = Walk(sizes, *map(parts, (how.listed, how.indices, how.indexed)))
-    (axis,) = how.coordinates
-    p.dispatch(
-        "gather_vectors", -(-walk.count // _LOCAL_SIZE), x=p.read("input_tensor"),
-        indices=p.read("indices_tensor"), y=p.write("output_tensor"), params=walk.words,
-        push={"count": walk.count, "size": axis.size, "stride": axis.stride,
-              "step": how.indexed[last]},
-        spec={"LOCAL_SIZE": _LOCAL_SIZE, "TYPE": kind.itemsize, "INDEX_TYPE": index.code},
-    )
-    return True
+
+class _Vectors(Kernel[Gathering]):
+    """Indices and output consist of whole vectors, and each element has its own index."""
+
+    name = "vectors"
+
+    def shader(self, problem: Gathering) -> str:
+        return "gather_vectors"
+
+    def serves(self, problem: Gathering, traits: DeviceTraits) -> str | None:
+        how, last, widths = problem.how, problem.how.last, (1, 2, 4) if traits.is_cpu else (2, 4)
+        if (problem.itemsize not in widths or not how.sizes
+                or how.sizes[last] * problem.itemsize % 16
+                or len(how.coordinates) != 1 or not how.tuples[last]):
+            return "an index serves several elements, or they are no vectors"
+
+        def even(t: TensorDesc, strides: Ints) -> bool:
+            of = 16 // t.data_type.itemsize
+            return t.is_aligned and strides[last] == 1 and not any(
+                s % of for i, s in enumerate(strides) if i != last and how.sizes[i] > 1)
+
+        aligned = even(problem.y, how.listed) and even(problem.indices, how.indices)
+        return None if aligned else "indices or outputs are no vectors"
+
+    def lower(self, problem: Gathering, p: PlanBuilder) -> None:
+        how, last, each = problem.how, problem.how.last, 16 // problem.itemsize
+
+        def parts(strides: Ints) -> Ints:
+            return tuple(s * each if i == last else s for i, s in enumerate(strides))
+
+        sizes = tuple(n // each if i == last else n for i, n in enumerate(how.sizes))
+        walk = Walk(sizes, *map(parts, (how.listed, how.indices, how.indexed)))
+        (axis,) = how.coordinates
+        p.dispatch(
+            "gather_vectors", -(-walk.count // _LOCAL_SIZE), x=p.read("input_tensor"),
+            indices=p.read("indices_tensor"), y=p.write("output_tensor"), params=walk.words,
+            push={"count": walk.count, "size": axis.size, "stride": axis.stride,
+                  "step": how.indexed[last]},
+            spec={"LOCAL_SIZE": _LOCAL_SIZE, "TYPE": problem.itemsize,
+                  "INDEX_TYPE": problem.indices.data_type.code})
+
+
+class _Runs(Kernel[Gathering]):
+    """Rows that a CPU copies as a whole."""
+
+    name = "runs"
+
+    def serves(self, problem: Gathering, traits: DeviceTraits) -> str | None:
+        runs = Runs.of(traits, problem.elements, problem.itemsize)
+        return None if runs else "for long rows, on a CPU"
+
+    def estimate(self, problem: Gathering, traits: DeviceTraits) -> float:
+        return 1.0
+
+    def lower(self, problem: Gathering, p: PlanBuilder) -> None:
+        runs = Runs.of(p.device, problem.elements, problem.itemsize)
+        assert runs is not None
+        problem.dispatch(p, *runs, problem.itemsize, problem.how)
+
+
+class _Blocks(Kernel[Gathering]):
+    """Any layout, by the largest blocks that move as one."""
+
+    name = "blocks"
+
+    def estimate(self, problem: Gathering, traits: DeviceTraits) -> float:
+        return 3.0
+
+    def blocks(self, problem: Gathering) -> tuple[int, Indexed, Walk]:
+        """Their bytes, what is counted in them, and its walk."""
+        unit, how = problem.how.in_blocks(problem.y, problem.x)
+        return unit, how, Walk(how.sizes, how.listed, how.indices, how.indexed)
+
+    def lower(self, problem: Gathering, p: PlanBuilder) -> None:
+        unit, how, walk = self.blocks(problem)
+        parts = 1 if p.device.is_cpu else 4
+        problem.dispatch(p, walk, -(-walk.count // parts), {},
+                         {"LOCAL_SIZE": _LOCAL_SIZE, "PARTS": parts}, unit, how)
+
+
+class _BlocksOfRows(_Blocks):
+    """Rows of blocks that one index chooses, in workgroups of their own."""
+
+    name = "rows"
+
+    def _groups(self, walk: Walk) -> int:
+        return -(-walk.sizes[-1] // (_ROW_LOCAL_SIZE * _ROW_PARTS))
+
+    def serves(self, problem: Gathering, traits: DeviceTraits) -> str | None:
+        walk = self.blocks(problem)[2]
+        span = self._groups(walk) * _ROW_LOCAL_SIZE * _ROW_PARTS
+        fills = (not traits.is_cpu and len(walk.sizes) > 1 and 8 * span <= 9 * walk.sizes[-1]
+                 and [s[-1] for s in walk.strides] == [1, 0, 1])
+        return None if fills else "rows fill no workgroups, or a CPU"
+
+    def estimate(self, problem: Gathering, traits: DeviceTraits) -> float:
+        return 2.0
+
+    def lower(self, problem: Gathering, p: PlanBuilder) -> None:
+        unit, how, walk = self.blocks(problem)
+        groups, size = self._groups(walk), walk.sizes[-1]
+        walk = Walk(walk.sizes[:-1], *(s[:-1] for s in walk.strides))
+        problem.dispatch(
+            p, walk, walk.count * groups * _ROW_LOCAL_SIZE, {"row_size": size, "runs": groups},
+            {"LOCAL_SIZE": _ROW_LOCAL_SIZE, "PARTS": _ROW_PARTS, "ROWS": True,
+             "WALK_RANK": len(walk.sizes)}, unit, how)
+
+
+GATHER_KERNELS: tuple[Kernel[Gathering], ...] = (
+    _Vectors(), _Runs(), _BlocksOfRows(), _Blocks())
+
+
+def gather(p: PlanBuilder, how: Indexed) -> None:
+    """Write the plan of a gather."""
+    problem = Gathering(p, how)
+    choose(GATHER_KERNELS, problem, p).lower(problem, p)
 
 
 def scatter(p: PlanBuilder, how: Indexed) -> None:
     """The output is the input; then of the updates of each place the last one is written."""
     d = p.desc
-    p.add(copied_input(p.target, d.input_tensor, d.output_tensor))
+    p.add(copied_input(p, d.input_tensor, d.output_tensor))
     slots = product([c.size for c in how.coordinates])
     of_tuples = [n if t else 1 for n, t in zip(how.sizes, how.tuples)]
     # Updates whose indices cannot give the same place have separate slots.

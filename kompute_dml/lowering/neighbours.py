@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..desc import TensorDesc
+from ..runtime.traits import DeviceTraits
 from .walk import Walk
 
 
@@ -12,7 +13,9 @@ class Neighbours:
     """Dimensions of an output in the order of its memory. An invocation computes ``each`` elements
     along the ``inner`` one."""
 
-    def __init__(self, y: TensorDesc, most: int = 8) -> None:
+    def __init__(self, y: TensorDesc, device: DeviceTraits, most: int = 8) -> None:
+        # Each width is another pipeline, which a CPU's driver compiles longest.
+        narrower = most if device.is_cpu else 2
         self.sizes = y.sizes
         self.order = sorted(range(y.dimension_count),
                             key=lambda i: (y.sizes[i] > 1, -y.strides[i]))
@@ -22,7 +25,7 @@ class Neighbours:
         if y.strides[self.inner] == 1 and y.data_type.itemsize < 8:
             self.each = min(16 // y.data_type.itemsize, most)
             while y.sizes[self.inner] % self.each:
-                self.each //= 2
+                self.each = max(self.each // narrower, 1)
 
     def share_windows(self, x: TensorDesc) -> bool:
         """Whether neighbours have the same place in their planes, and are contiguous in ``x``."""

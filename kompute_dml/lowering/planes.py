@@ -3,18 +3,49 @@ or whose channels are vectors."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from ..desc import TensorDesc
 from ..layout import Ints
+from ..runtime.traits import DeviceTraits
 from ..tuning import work_key
-from .builder import PlanBuilder
+from .kernel import Kernel
 
 
-def chosen(p: PlanBuilder, kind: str, layout: str, y: TensorDesc) -> bool:
-    """Whether planes are taken for ``y``, not the general kernel. Without a measurement they are,
-    except on a CPU."""
-    names = ["general", "planes"] if p.device.is_cpu else ["planes", "general"]
-    work = work_key(f"{kind} {layout} {y.data_type.family}", y.element_count)
-    return p.choose(work, names) == "planes"
+@dataclass(frozen=True)
+class Images:
+    """An operator that makes images, such as pooling, as its kernels see it."""
+
+    desc: Any
+    kind: str
+    """What it does."""
+    y: TensorDesc
+    """What it makes."""
+
+    @property
+    def work(self) -> str:
+        """The tuning key."""
+        layout = "last" if self.y.dimension_count == 4 and self.y.strides[1] == 1 else "first"
+        return work_key(f"{self.kind} {layout} {self.y.data_type.family}", self.y.element_count)
+
+
+class Planes(Kernel[Images]):
+    """A kernel of planes: the fastest where it serves, except on a CPU."""
+
+    name = "planes"
+
+    def estimate(self, problem: Images, traits: DeviceTraits) -> float:
+        return 2.0 if traits.is_cpu else 0.0
+
+
+class General(Kernel[Images]):
+    """The kernel of any layout."""
+
+    name = "general"
+
+    def estimate(self, problem: Images, traits: DeviceTraits) -> float:
+        return 1.0
 
 
 def block_strides(t: TensorDesc, channels: int) -> Ints:

@@ -21,8 +21,8 @@ SHADER = "normalize_rows"
 _LOCAL_SIZE = 256
 _KEPT, _MOST_KEPT = 4, 8
 """Pieces in the registers of an invocation: enough to hide the latency of reads."""
-_MOST_ON_CPU = 1 << 10
-"""The most pieces of an invocation: lavapipe ends loops after 65,535 passes."""
+_PASSES = 63
+"""Passes of loops that a piece takes at most."""
 _LONG_PART = 1 << 13
 """The least pieces that are worth a workgroup on a GPU."""
 _ABSENT, _WALKED, _VECTORS = range(3)
@@ -154,11 +154,11 @@ def share_rows(
 ) -> Teams:
     """The teams for rows of ``pieces`` pieces."""
     if device.is_cpu:
-        local = min(_LOCAL_SIZE, device.max_invocations)
+        local, most = min(_LOCAL_SIZE, device.max_invocations), device.max_loop_passes // _PASSES
         # A CPU has few registers, and its driver is slow to compile unrolled loops.
-        if pieces <= _KEPT or (pieces <= _MOST_ON_CPU and rows >= 64):
+        if pieces <= _KEPT or (pieces <= most and rows >= 64):
             return Teams(1, local, 1, pieces == 1)
-        return Teams(local, local, 1, pieces <= local, -(-pieces // (local * _MOST_ON_CPU)))
+        return Teams(local, local, 1, pieces <= local, -(-pieces // (local * most)))
     if pieces <= _KEPT or (rows_contiguous and rows >= 32 * device.cores):
         return Teams(1, min(_LOCAL_SIZE, device.max_invocations), _KEPT, pieces <= _KEPT)
     lanes = device.subgroup_size

@@ -38,14 +38,21 @@ def reciprocal(size: int) -> tuple[int, int]:
     return ((1 << 32) * ((1 << bits) - size)) // size + 1, bits - 1
 
 
-_RUNS, _LONGEST_RUN, _LANES = 1 << 12, 64, 64
+_RUNS, _LANES = 1 << 12, 64
+_LENGTHS = (1, 4, 16, 64)
+"""Few: a shader is compiled for each."""
+
+
+def length_of(wanted: int) -> int:
+    """How many units an invocation on a CPU takes that should take ``wanted``."""
+    return next((n for n in _LENGTHS if n >= wanted), _LENGTHS[-1])
 
 
 def runs_of(rows: int, size: int, each: int) -> tuple[int, int, int]:
     """How a CPU shares rows of ``size`` contiguous elements, ``each`` to a vector, among
     invocations (include/runs.glsl): vectors of each, invocations of a row, and of a workgroup."""
     vectors = (size + each - 2) // each + 1  # that a row touches at most
-    length = min(max(rows * vectors // _RUNS, 1), _LONGEST_RUN)
+    length = length_of(rows * vectors // _RUNS)
     return length, -(-vectors // length), _LANES
 
 

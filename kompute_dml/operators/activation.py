@@ -11,27 +11,27 @@ from ..lowering.builder import PlanBuilder
 from ..lowering.copy import SHADERS, copied_input
 from ..lowering.elementwise import parameter, parameters
 from ..spec import FeatureLevel
-from .base import operator
+from .base import OperatorDesc, operator
 from .elementwise import row
 
 
 @operator("ACTIVATION_IDENTITY", shaders=SHADERS, broadcasts=True)
-def ActivationIdentityOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    p.add(copied_input(p.target, d.input_tensor, d.output_tensor))
+def ActivationIdentityOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
+    p.add(copied_input(p, d.input_tensor, d.output_tensor))
 
 
-def _shrink_parameters(desc: Any, data_type: DataType) -> tuple[int, ...]:
+def _shrink_parameters(desc: OperatorDesc, data_type: DataType) -> tuple[int, ...]:
     """Integers also take -Threshold, because the negation of the lowest number overflows."""
     words = parameters(desc, data_type)
     return words if data_type.is_float else (*words, *parameter(-desc.threshold, data_type))
 
 
-def _check_softplus(desc: Any, strict: bool) -> None:
+def _check_softplus(desc: OperatorDesc, strict: bool) -> None:
     expect(desc.steepness > 0, "DML_OPERATOR_ACTIVATION_SOFTPLUS", "Steepness", "be above 0",
            desc.steepness)
 
 
-def _newer_softplus(desc: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
+def _newer_softplus(desc: OperatorDesc) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
     if desc.steepness < 1:
         yield FeatureLevel.FL_6_4, "Steepness", "be at least 1", desc.steepness
 

@@ -11,15 +11,12 @@ from ..desc import TensorDesc
 from ..errors import expect, refuse
 from ..layout import Ints, extent, packed_strides, pad_left, product
 from ..lowering.builder import PlanBuilder
-from ..lowering.elementwise import float_bits
+from ..lowering.kernel import choose
 from ..lowering.plan import TEMPORARY, UNUSED, Operand
 from ..lowering.walk import Walk
-from ..tuning import work_key
-from .attention_kernels import SHADERS, Kernel, Lines, kernels
-from .base import Output, operator
+from .attention_kernels import KERNELS, SHADERS, Attention, Lines
+from .base import OperatorDesc, Output, operator
 
-_PASSES_ON_CPU = 30_000
-"""The most passes of loops. lavapipe silently ends a shader's loops after 65,535."""
 _SOURCES = (("query_tensor", "stacked_query_key_tensor", "stacked_query_key_value_tensor"),
             ("key_tensor", "stacked_query_key_tensor", "stacked_key_value_tensor",
              "stacked_query_key_value_tensor"),
@@ -34,7 +31,7 @@ def _field(snake: str) -> str:
     return "".join(part.capitalize() for part in snake.split("_"))
 
 
-def _last(desc: Any, snake: str, count: int) -> TensorDesc:
+def _last(desc: OperatorDesc, snake: str, count: int) -> TensorDesc:
     """The last ``count`` dimensions of a tensor. Those before must have size 1."""
     t: TensorDesc = getattr(desc, snake)
     fits = len(t.sizes) >= count and product(t.sizes[:-count]) == 1
@@ -44,7 +41,7 @@ def _last(desc: Any, snake: str, count: int) -> TensorDesc:
 
 
 @dataclass(frozen=True)
-class View:
+class HeadView:
     """Heads in a tensor: (batch, head, position, element)."""
 
     slot: str
@@ -57,10 +54,10 @@ class View:
         return p.read(self.slot, self.offset, extent(self.sizes, self.strides))
 
 
-class Heads:
+class AttentionHeads:
     """A description of attention, with its tensors seen as heads."""
 
-    def __init__(self, desc: Any) -> None:
+    def __init__(self, desc: OperatorDesc) -> None:
         self.desc, self.name = desc, desc.operator.name
         grouped = hasattr(desc, "query_head_count")
         self.heads = desc.query_head_count if grouped else desc.head_count
@@ -77,14 +74,14 @@ class Heads:
         self.past_key, self.past_value = (self._past(n) for n in ("key", "value"))
         self._check_sources()
 
-    def _source(self, which: int, heads: int) -> View | None:
-        given = [f for f in _SOURCES[which] if getattr(self.desc, f) is not None]
+    def _source(self, which: int, heads: int) -> HeadView | None:
+        slots = [f for f in _SOURCES[which] if getattr(self.desc, f) is not None]
         rule = f"be the only one that gives {('queries', 'keys', 'values')[which]}"
-        for f in given[1:]:
-            refuse(self.name, _field(f), rule, f"{_field(given[0])}, too")
-        if not given:
+        for f in slots[1:]:
+            refuse(self.name, _field(f), rule, f"{_field(slots[0])}, too")
+        if not slots:
             return None
-        slot = given[0]
+        slot = slots[0]
         if slot not in _PLACES:
             t = _last(self.desc, slot, 3)
             batch, length, features = t.sizes
@@ -92,7 +89,7 @@ class Heads:
                    f"end with a multiple of {heads} heads", features)
             size = features // heads
             by_batch, by_position, by_element = t.strides
-            return View(slot, 0, (batch, heads, length, size),
+            return HeadView(slot, 0, (batch, heads, length, size),
                         (by_batch, size * by_element, by_position, by_element))
         t, place = _last(self.desc, slot, 5), _PLACES[slot][which]
         batch, length, count, stacked, size = t.sizes
@@ -100,20 +97,21 @@ class Heads:
         expect(count == heads and stacked == wanted, self.name, f"{_field(slot)}.Sizes",
                f"be [batch, length, {heads}, {wanted}, head size]", list(t.sizes))
         by_batch, by_position, by_head, by_stack, by_element = t.strides
-        return View(slot, (place or 0) * by_stack, (batch, heads, length, size),
+        return HeadView(slot, (place or 0) * by_stack, (batch, heads, length, size),
                     (by_batch, by_head, by_position, by_element))
 
-    def _past(self, which: str) -> View | None:
+    def _past(self, which: str) -> HeadView | None:
         if getattr(self.desc, slot := f"past_{which}_tensor") is None:
             return None
         t = _last(self.desc, slot, 4)
-        return View(slot, 0, t.sizes, t.strides)
+        return HeadView(slot, 0, t.sizes, t.strides)
 
     def _check_sources(self) -> None:
         expect(self.query is not None, self.name, "QueryTensor", "be given, or stacked", None)
         for new, past, what in ((self.key, self.past_key, "Key"),
                                 (self.value, self.past_value, "Value")):
-            expect(new is not None or (past is not None and self.lengths is None), self.name,
+            expect(new is not None or (past is not None and (
+                self.lengths is None or getattr(self.desc, "appended", 0))), self.name,
                    f"{what}Tensor", f"be given, or stacked, or all in Past{what}Tensor", None)
         for one, other, prefix in ((self.key, self.value, ""),
                                    (self.past_key, self.past_value, "Past")):
@@ -152,38 +150,38 @@ class Heads:
         """The outputs, with the rank of the description's output, or else of an input."""
         kind = getattr(self.desc, self.query.slot).data_type  # type: ignore[union-attr]
 
-        def made(slot: str, like: str, *sizes: int) -> Output:
-            given = getattr(self.desc, slot) or getattr(self.desc, like)
-            rank = len(sizes) if given is None else given.dimension_count
+        def result(slot: str, like: str, *sizes: int) -> Output:
+            tensor = getattr(self.desc, slot) or getattr(self.desc, like)
+            rank = len(sizes) if tensor is None else tensor.dimension_count
             return Output(pad_left(sizes, rank, 1), kind)
 
         present = (self.batches, self.key_heads, self.keys)
         return {
-            "output_tensor": made("output_tensor", "query_tensor", self.batches, self.queries,
-                                  self.heads * self.value_size),
-            "output_present_key_tensor": made("output_present_key_tensor", "past_key_tensor",
-                                              *present, self.head_size),
-            "output_present_value_tensor": made("output_present_value_tensor", "past_value_tensor",
-                                                *present, self.value_size),
+            "output_tensor": result("output_tensor", "query_tensor", self.batches, self.queries,
+                                    self.heads * self.value_size),
+            "output_present_key_tensor": result("output_present_key_tensor", "past_key_tensor",
+                                                *present, self.head_size),
+            "output_present_value_tensor": result(
+                "output_present_value_tensor", "past_value_tensor", *present, self.value_size),
         }
 
-    def output(self, slot: str) -> View:
+    def output(self, slot: str) -> HeadView:
         """OutputTensor, or a present output, as heads."""
         if slot != "output_tensor":
             t = _last(self.desc, slot, 4)
-            return View(slot, 0, t.sizes, t.strides)
+            return HeadView(slot, 0, t.sizes, t.strides)
         t = _last(self.desc, slot, 3)
         by_batch, by_position, by_element = t.strides
-        return View(slot, 0, (self.batches, self.heads, self.queries, self.value_size),
+        return HeadView(slot, 0, (self.batches, self.heads, self.queries, self.value_size),
                     (by_batch, self.value_size * by_element, by_position, by_element))
 
 
-def _infer(desc: Any) -> Mapping[str, Output | list[Output]]:
-    return Heads(desc).infer()
+def _infer(desc: OperatorDesc) -> Mapping[str, Output | list[Output]]:
+    return AttentionHeads(desc).infer()
 
 
-def _check(desc: Any, strict: bool) -> None:
-    heads, name = Heads(desc), desc.operator.name
+def _check(desc: OperatorDesc, strict: bool) -> None:
+    heads, name = AttentionHeads(desc), desc.operator.name
     for f in ("output_tensor", "output_present_key_tensor", "output_present_value_tensor"):
         if getattr(desc, f) is not None:
             heads.output(f)
@@ -201,18 +199,18 @@ def _check(desc: Any, strict: bool) -> None:
                list(desc.mask_tensor.sizes))
     if desc.relative_position_bias_tensor is not None:
         sizes = (heads.batches, heads.heads, heads.queries, heads.keys)
-        given = _last(desc, "relative_position_bias_tensor", 4)
-        expect(given.sizes == sizes, name, "RelativePositionBiasTensor.Sizes",
-               f"be {list(sizes)}, after ones", list(given.sizes))
+        bias = _last(desc, "relative_position_bias_tensor", 4)
+        expect(bias.sizes == sizes, name, "RelativePositionBiasTensor.Sizes",
+               f"be {list(sizes)}, after ones", list(bias.sizes))
     if desc.bias_tensor is not None:
         size = (heads.heads + heads.key_heads) * heads.head_size + (
             heads.key_heads * heads.value_size)
-        given = _last(desc, "bias_tensor", 1)
-        expect(given.sizes == (size,), name, "BiasTensor.Sizes",
+        bias = _last(desc, "bias_tensor", 1)
+        expect(bias.sizes == (size,), name, "BiasTensor.Sizes",
                f"be [{size}], after ones", list(desc.bias_tensor.sizes))
     if heads.lengths is not None:
-        given = _last(desc, heads.lengths, 1)
-        expect(given.sizes == (heads.batches,), name, "PastSequenceLengthsTensor.Sizes",
+        bias = _last(desc, heads.lengths, 1)
+        expect(bias.sizes == (heads.batches,), name, "PastSequenceLengthsTensor.Sizes",
                f"be [{heads.batches}], after ones", list(desc.past_sequence_lengths_tensor.sizes))
         for f in ("output_present_key_tensor", "output_present_value_tensor"):
             expect(getattr(desc, f) is not None, name, _field(f),
@@ -220,8 +218,8 @@ def _check(desc: Any, strict: bool) -> None:
 
 
 class _Lowering:
-    def __init__(self, desc: Any, p: PlanBuilder) -> None:
-        self.p, self.desc, self.h = p, desc, Heads(desc)
+    def __init__(self, desc: OperatorDesc, p: PlanBuilder) -> None:
+        self.p, self.desc, self.h = p, desc, AttentionHeads(desc)
         self.type = desc.output_tensor.data_type
         self.local_size = min(256, p.device.max_invocations)
 
@@ -242,8 +240,9 @@ class _Lowering:
     def _made(self, sizes: Ints) -> tuple[Operand, Ints]:
         return self.p.temporary(self.type.itemsize, product(sizes)), packed_strides(sizes)
 
-    def _collected(self, which: str, new: View | None, past: View | None, bias: int, size: int
-                   ) -> tuple[Operand, Ints]:
+    def _collected(
+        self, which: str, new: HeadView | None, past: HeadView | None, bias: int, size: int
+    ) -> tuple[Operand, Ints]:
         """Where all keys (or values) lie: an input, or a copy that joins past and new ones."""
         h, slot = self.h, f"output_present_{which}_tensor"
         wanted = getattr(self.desc, slot) is not None
@@ -267,13 +266,13 @@ class _Lowering:
     def _is_biased(self, bias: int | None) -> bool:
         return bias is not None and self.desc.bias_tensor is not None
 
-    def _in_vectors(self, view: View, to: tuple[Operand, Ints], bias: int | None) -> bool:
+    def _in_vectors(self, view: HeadView, to: tuple[Operand, Ints], bias: int | None) -> bool:
         """Whether heads may be copied in vectors of 16 bytes."""
         lines = [Lines(*ends, self._begins_aligned(ends[0]), view.sizes[3])
                  for ends in ((view.read(self.p), view.strides), to)]
         return not self._is_biased(bias) and all(x.aligned(self.type.itemsize) for x in lines)
 
-    def _put(self, parts: list[tuple[View, int | None, int]], to: tuple[Operand, Ints],
+    def _put(self, parts: list[tuple[HeadView, int | None, int]], to: tuple[Operand, Ints],
              whole: bool = False) -> None:
         """Copy heads and add their bias. Of each part: the heads, the element at which their bias
         begins (None: they are past heads), and their first row. ``whole``: the rows are not those
@@ -317,52 +316,11 @@ class _Lowering:
 
     def _attend(self, query: tuple[Operand, Ints], key: tuple[Operand, Ints],
                 value: tuple[Operand, Ints]) -> None:
-        p, h, desc = self.p, self.h, self.desc
-        given = [Lines(*operand, self._begins_aligned(operand[0]), size) for operand, size in (
-            (query, h.head_size), (key, h.head_size), (value, h.value_size))]
-        work = work_key(f"attention f{8 * self.type.itemsize}", h.heads // h.key_heads * h.queries,
-                        h.keys, h.head_size, h.batches * h.key_heads)
-        kernel = p.choose(work, kernels(self, given), lambda k: k.name)
-        groups = kernel.tiles * h.batches * h.key_heads
-        parts, span = self._split(groups, kernel)
-        split = not kernel.finishes and (parts > 1 or kernel.makes_parts)
-        rows = h.batches * h.heads * h.queries
-        to = p.write("output_tensor")
-        more: dict[str, Any] = {}
-        if split:
-            to = p.temporary(4, rows * parts * kernel.shares * (h.value_size + 2))
-        if kernel.finishes:
-            more["records"] = p.temporary(4, rows * parts * kernel.shares * (h.value_size + 4))
-            more["arrived"] = p.zeroed(4, groups)
-        y, bias = h.output("output_tensor"), desc.relative_position_bias_tensor
-        relative = bias.strides[-4:] if bias is not None else (0,) * 4
-        lengths = getattr(desc, h.lengths) if h.lengths else None
-        by = (query[1], key[1], value[1], y.strides)
-        variant = p.library.get(*kernel.shader.split("."))
-        spec = {"TYPE": self.type.code, "RELATIVE": bias is not None, "MASK": int(desc.mask_type),
-                "CAUSAL": h.lengths is not None, "SPLIT": split, **kernel.spec}
-        p.dispatch(
-            variant, groups * parts,
-            q=query[0], k=key[0], v=value[0], mask=p.read("mask_tensor"),
-            relative=p.read("relative_position_bias_tensor"),
-            lengths=p.read(h.lengths) if h.lengths else UNUSED, y=to, **more,
-            params=[*(x[3] for x in by), *relative, *self.mask_strides()],
-            push={"batches": h.batches, "key_heads": h.key_heads,
-                  "group": h.heads // h.key_heads, "queries": h.queries, "keys": h.keys,
-                  "parts": parts, "span": span, "scale": float_bits(desc.scale),
-                  "filter_value": float_bits(desc.mask_filter_value),
-                  "lengths_stride": lengths.strides[-1] if lengths else 0, **kernel.push,
-                  **{f"{name}_by": x[:3] for name, x in zip("qkvy", by)}},
-            spec={name: value for name, value in spec.items() if name in variant.spec_ids})
-        if split:
-            sizes = (h.batches, h.heads, h.queries, h.value_size)
-            walk, each = Walk(sizes, y.strides), 4 if h.value_size % 4 == 0 else 1
-            p.dispatch(
-                "attention_combine", -(-walk.count // (each * self.local_size)),
-                records=to.reading(), y=p.write("output_tensor"), params=walk.words,
-                push={"count": walk.count, "value_size": h.value_size,
-                      "parts": parts * kernel.shares, "y_step": y.strides[-1]},
-                spec={"LOCAL_SIZE": self.local_size, "TYPE": self.type.code, "FOURS": each == 4})
+        h = self.h
+        q, k, v = (Lines(*operand, self._begins_aligned(operand[0]), size) for operand, size in (
+            (query, h.head_size), (key, h.head_size), (value, h.value_size)))
+        problem = Attention(self.desc, h, q, k, v, h.output("output_tensor").strides)
+        choose(KERNELS, problem, self.p).lower(problem, self.p)
 
     def _begins_aligned(self, operand: Operand) -> bool:
         """Whether it begins at a multiple of 16 bytes."""
@@ -371,38 +329,18 @@ class _Lowering:
             alignment = self.p.tensor(operand.slot).base_alignment
         return alignment % 16 == 0 and operand.offset * operand.itemsize % 16 == 0
 
-    def mask_strides(self) -> Ints:
-        """Strides by batch, head, query and key. For masks of lengths, by batch and row."""
-        t, kind = self.desc.mask_tensor, self.desc.mask_type
-        if t is None:
-            return (0,) * 4
-        if kind == MaskType.BOOLEAN:
-            return tuple(t.strides[-4:])
-        by_row = t.strides[-2] if kind == MaskType.KEY_SEQUENCE_END_START else 0
-        return (t.strides[-1], by_row, 0, 0)
-
-    def _split(self, groups: int, kernel: Kernel) -> tuple[int, int]:
-        """The number of parts of the keys, enough to fill the device, and the keys of a part."""
-        tiles = -(-self.h.keys // kernel.keys)
-        wanted = min(max(1, kernel.busy * self.p.device.cores // groups),
-                     -(-tiles // kernel.least))
-        span = min(-(-tiles // wanted), kernel.most)
-        if self.p.device.is_cpu:
-            span = min(tiles, span, max(1, _PASSES_ON_CPU // (2 * self.h.head_size + 256)))
-        return -(-tiles // span), span * kernel.keys
-
 
 _DEFAULTS: dict[str, Any] = {"mask_filter_value": -10000.0, "mask_type": MaskType.NONE}
-_SHADERS = (*SHADERS, "attention_cache", "attention_combine")
+_SHADERS = (*SHADERS, "attention_cache")
 
 
 @operator("MULTIHEAD_ATTENTION", output=_infer, shaders=_SHADERS, check=_check, in_place=False,
           **_DEFAULTS)
-def MultiheadAttentionOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def MultiheadAttentionOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     _Lowering(d, p).lower()
 
 
 @operator("MULTIHEAD_ATTENTION1", output=_infer, shaders=_SHADERS, check=_check, in_place=False,
           **_DEFAULTS)
-def MultiheadAttention1OperatorDesc(d: Any, p: PlanBuilder) -> None:
+def MultiheadAttention1OperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     _Lowering(d, p).lower()

@@ -1,43 +1,44 @@
-"""The kernels of attention: which of them can do some work, and with which constants."""
+"""The kernels of attention."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from ..attributes import MultiheadAttentionMaskType as MaskType
+from ..dtypes import DataType
 from ..layout import Ints
-from ..lowering.plan import Operand
+from ..lowering.builder import PlanBuilder
+from ..lowering.elementwise import float_bits
+from ..lowering.kernel import Kernel
+from ..lowering.plan import UNUSED, Operand
+from ..lowering.walk import Walk
+from ..runtime.shader_library import Variant, shared_bytes, sizes
+from ..runtime.traits import DeviceTraits
+from ..tuning import work_key
 
 _MANY_KEYS = 1024
+_MOST_ROWS = 16
+"""Rows of a key head that one fragment of matrix units holds."""
 SHADERS = ("attention", "attention_blocks", "attention_coopmat", "attention_decode",
-           "attention_few_keys", "attention_few_rows")
+           "attention_few_keys", "attention_few_rows", "attention_combine")
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """A shader, its constants, and how it divides the work."""
+class Sizes(Protocol):
+    """What kernels ask of heads."""
 
-    name: str
-    shader: str
-    tiles: int
-    """Workgroups for each key head, without parts of the keys."""
-    keys: int
-    """A part of the keys is a multiple of this."""
-    spec: Mapping[str, int]
-    push: Mapping[str, int] = field(default_factory=dict)
-    busy: int = 2
-    """The keys are divided if there are fewer workgroups for each core."""
-    least: int = 4
-    """The least tiles of keys in a part, if there are enough."""
-    most: int = 1 << 30
-    makes_parts: bool = False
-    """Whether another shader finishes its outputs, even of a single part."""
-    finishes: bool = False
-    """Whether it combines the parts itself."""
-    shares: int = 1
-    """Partial results for each part."""
+    heads: int
+    key_heads: int
+    batches: int
+    queries: int
+    head_size: int
+    value_size: int
+    lengths: str | None
+
+    @property
+    def keys(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -59,109 +60,305 @@ class Lines:
         return self.begins_aligned and self.of_vectors(16 // itemsize)
 
 
-def kernels(work: Any, lines: Sequence[Lines]) -> list[Kernel]:
-    """All kernels that can do the work. The one that should be fastest comes first."""
-    return [*_matrix_kernels(work, lines), *few_rows(work, lines), *_float_kernels(work, lines)]
+@dataclass(frozen=True)
+class Attention:
+    """Queries, keys and values as lines, once biases are added and keys are collected."""
+
+    desc: Any
+    h: Sizes
+    query: Lines
+    key: Lines
+    value: Lines
+    y_strides: Ints
+    """Of the output: batch, head, position, element."""
+
+    @property
+    def type(self) -> DataType:
+        data_type: DataType = self.desc.output_tensor.data_type
+        return data_type
+
+    @property
+    def itemsize(self) -> int:
+        return self.type.itemsize
+
+    @property
+    def lines(self) -> tuple[Lines, Lines, Lines]:
+        return self.query, self.key, self.value
+
+    @property
+    def work(self) -> str:
+        """The tuning key."""
+        h = self.h
+        return work_key(f"attention f{8 * self.itemsize}", self.rows, h.keys, h.head_size,
+                        self.stacks)
+
+    @functools.cached_property
+    def rows(self) -> int:
+        """Queries of a key head, counting all heads that share it."""
+        return self.h.heads // self.h.key_heads * self.h.queries
+
+    @property
+    def stacks(self) -> int:
+        """Key heads of all batches."""
+        return self.h.batches * self.h.key_heads
+
+    @property
+    def longest(self) -> int:
+        """Elements of a query or of a value, of which there are more."""
+        return max(self.h.head_size, self.h.value_size)
+
+    def of_vectors(self, each: int) -> bool:
+        """Whether queries, keys and values are whole vectors of ``each`` elements."""
+        return all(x.of_vectors(each) for x in self.lines)
+
+    @functools.cached_property
+    def are_aligned(self) -> bool:
+        """Whether queries, keys and values are aligned vectors of 16 bytes."""
+        return all(x.aligned(self.itemsize) for x in self.lines)
+
+    def stores_vectors(self, each: int) -> bool:
+        """Whether each head's output consists of aligned vectors of ``each`` elements."""
+        y = self.desc.output_tensor
+        return y.base_alignment % 16 == 0 and y.strides[-1] == 1 and not any(
+            s % each for s in (*y.strides[-3:-1], self.h.value_size))
+
+    @property
+    def adds(self) -> bool:
+        """Whether there are masks or biases."""
+        return (self.desc.mask_type != MaskType.NONE
+                or self.desc.relative_position_bias_tensor is not None)
+
+    @functools.cached_property
+    def by_row(self) -> bool:
+        """Whether masks or biases differ between the rows of a key head."""
+        h, desc = self.h, self.desc
+        added = [self.mask_strides] if desc.mask_type == MaskType.BOOLEAN else []
+        if (relative := desc.relative_position_bias_tensor) is not None:
+            added.append(relative.strides[-4:])
+        return any((s[1] and h.heads > h.key_heads) or (s[2] and h.queries > 1) for s in added)
+
+    @property
+    def mask_strides(self) -> Ints:
+        """Strides by batch, head, query and key. For masks of lengths, by batch and row."""
+        t, kind = self.desc.mask_tensor, self.desc.mask_type
+        if t is None:
+            return (0,) * 4
+        if kind == MaskType.BOOLEAN:
+            return tuple(t.strides[-4:])
+        by_row = t.strides[-2] if kind == MaskType.KEY_SEQUENCE_END_START else 0
+        return (t.strides[-1], by_row, 0, 0)
 
 
-def _stores_vectors(work: Any, each: int) -> bool:
-    """Whether each head's output consists of aligned vectors of ``each`` elements."""
-    y = work.desc.output_tensor
-    return y.base_alignment % 16 == 0 and y.strides[-1] == 1 and not any(
-        s % each for s in (*y.strides[-3:-1], work.h.value_size))
+@dataclass(frozen=True)
+class Launch:
+    """The constants of a kernel, and how it divides the work."""
+
+    tiles: int
+    """Workgroups for each key head, without parts of the keys."""
+    keys: int
+    """A part of the keys is a multiple of this."""
+    spec: Mapping[str, int]
+    push: Mapping[str, int] = field(default_factory=dict)
+    busy: int = 2
+    """The keys are divided if there are fewer workgroups for each core."""
+    least: int = 4
+    """The least tiles of keys in a part, if there are enough."""
+    most: int = 1 << 30
+    makes_parts: bool = False
+    """Whether another shader finishes its outputs, even of a single part."""
+    finishes: bool = False
+    """Whether it combines the parts itself."""
+    shares: int = 1
+    """Partial results for each part."""
+    shared: int = 0
+    """Bytes of shared memory of a workgroup, where constants decide."""
+
+    def split(self, a: Attention, traits: DeviceTraits) -> tuple[int, int]:
+        """The number of parts of the keys, enough to fill the device, and the keys of a part."""
+        tiles = -(-a.h.keys // self.keys)
+        wanted = min(max(1, self.busy * traits.cores // (self.tiles * a.stacks)),
+                     -(-tiles // self.least))
+        span = min(-(-tiles // wanted), self.most)
+        passes = 2 * (2 * a.h.head_size + 256)  # of a tile, and as many to be sure
+        span = min(tiles, span, max(1, traits.max_loop_passes // passes))
+        return -(-tiles // span), span * self.keys
 
 
-def _adds(work: Any) -> bool:
-    """Whether there are masks or biases."""
-    desc = work.desc
-    return (desc.mask_type != MaskType.NONE
-            or desc.relative_position_bias_tensor is not None)
+class AttentionKernel(Kernel[Attention]):
+    """A kernel of attention. Its estimate is a rank."""
 
+    def launch(self, a: Attention, traits: DeviceTraits) -> Launch:
+        """What it runs."""
+        raise NotImplementedError
 
-def _by_row(work: Any) -> bool:
-    """Whether masks or biases differ between the rows of a key head."""
-    h, desc = work.h, work.desc
-    added = [work.mask_strides()] if desc.mask_type == MaskType.BOOLEAN else []
-    if (relative := desc.relative_position_bias_tensor) is not None:
-        added.append(relative.strides[-4:])
-    return any((s[1] and h.heads > h.key_heads) or (s[2] and h.queries > 1) for s in added)
+    def takes(self, a: Attention, variant: Variant, traits: DeviceTraits) -> tuple[int, int]:
+        launch = self.launch(a, traits)
+        return launch.spec["LOCAL_SIZE"], launch.shared
+
+    def lower(self, a: Attention, p: PlanBuilder) -> None:
+        """Dispatch it, in parts of the keys where that fills the device."""
+        h, desc, kernel = a.h, a.desc, self.launch(a, p.device)
+        groups, (parts, span) = kernel.tiles * a.stacks, kernel.split(a, p.device)
+        split = not kernel.finishes and (parts > 1 or kernel.makes_parts)
+        rows = h.batches * h.heads * h.queries
+        to = p.write("output_tensor")
+        more: dict[str, Any] = {}
+        if split:
+            to = p.temporary(4, rows * parts * kernel.shares * (h.value_size + 2))
+        if kernel.finishes:
+            more["records"] = p.temporary(4, rows * parts * kernel.shares * (h.value_size + 4))
+            more["arrived"] = p.zeroed(4, groups)
+        bias = desc.relative_position_bias_tensor
+        relative = bias.strides[-4:] if bias is not None else (0,) * 4
+        lengths = getattr(desc, h.lengths) if h.lengths else None
+        by = (*(x.strides for x in a.lines), a.y_strides)
+        variant = p.library.get(*self.shader(a).split("."))
+        spec = {"TYPE": a.type.code, "RELATIVE": bias is not None, "MASK": int(desc.mask_type),
+                "CAUSAL": h.lengths is not None, "SPLIT": split, **kernel.spec}
+        p.dispatch(
+            variant, groups * parts,
+            q=a.query.operand, k=a.key.operand, v=a.value.operand, mask=p.read("mask_tensor"),
+            relative=p.read("relative_position_bias_tensor"),
+            lengths=p.read(h.lengths) if h.lengths else UNUSED, y=to, **more,
+            params=[*(x[3] for x in by), *relative, *a.mask_strides],
+            push={"batches": h.batches, "key_heads": h.key_heads,
+                  "group": h.heads // h.key_heads, "queries": h.queries, "keys": h.keys,
+                  "parts": parts, "span": span, "scale": float_bits(desc.scale),
+                  "filter_value": float_bits(desc.mask_filter_value),
+                  "lengths_stride": lengths.strides[-1] if lengths else 0, **kernel.push,
+                  **{f"{name}_by": x[:3] for name, x in zip("qkvy", by)}},
+            spec={name: value for name, value in spec.items() if name in variant.spec_ids})
+        if split:
+            sizes, local_size = (h.batches, h.heads, h.queries, h.value_size), min(
+                256, p.device.max_invocations)
+            walk, each = Walk(sizes, a.y_strides), 4 if h.value_size % 4 == 0 else 1
+            p.dispatch(
+                "attention_combine", -(-walk.count // (each * local_size)),
+                records=to.reading(), y=p.write("output_tensor"), params=walk.words,
+                push={"count": walk.count, "value_size": h.value_size,
+                      "parts": parts * kernel.shares, "y_step": a.y_strides[3]},
+                spec={"LOCAL_SIZE": local_size, "TYPE": a.type.code, "FOURS": each == 4})
 
 
 # Any attention, in float32
 
-_BLOCKS = {"h32": (64, 32, 64, 128, 12800), "h64": (64, 64, 64, 128, 12800),
-           "b64": (128, 64, 64, 128, 20992), "b128": (128, 128, 128, 256, 41984)}
-"""Rows, columns, keys, invocations and bytes of shared memory of a workgroup, by variant."""
+
+class _Units(AttentionKernel):
+    """Small blocks for each invocation."""
+
+    name = "units"
+
+    def shader(self, a: Attention) -> str:
+        return f"attention.c{self._columns(a)}"
+
+    def _columns(self, a: Attention) -> int:
+        return 64 if a.h.value_size <= 64 else 128
+
+    def estimate(self, a: Attention, traits: DeviceTraits) -> float:
+        return 201
+
+    def launch(self, a: Attention, traits: DeviceTraits) -> Launch:
+        h = a.h
+        return Launch(
+            -(-a.rows // 64) * -(-h.value_size // self._columns(a)), 64,
+            {"LOCAL_SIZE": 256, "VECTORS": a.of_vectors(4)},
+            {"head_size": h.head_size, "value_size": h.value_size})
+
+
 _SMALL_BLOCKS_AT_ONCE = 3
 """Workgroups of h32 and h64 that a core runs at a time. With fewer, and _MANY_KEYS, larger ones and
 parts of the keys are faster."""
 
 
-def _float_kernels(work: Any, lines: Sequence[Lines]) -> list[Kernel]:
-    device, h = work.p.device, work.h
-    found = _blocks(work, lines)
-    # CPUs compile large blocks slowly. Few workgroups of them leave cores idle.
-    fills = [k for k in found if k.tiles * h.batches * h.key_heads * -(
-        -h.keys // (k.keys * k.least)) >= device.cores]
-    if device.is_cpu or not fills:
-        return [_units(work, lines), *found]
-    return [*fills, _units(work, lines), *(k for k in found if k not in fills)]
-
-
-def _units(work: Any, lines: Sequence[Lines]) -> Kernel:
-    """Small blocks for each invocation."""
-    h = work.h
-    columns = 64 if h.value_size <= 64 else 128
-    return Kernel(
-        "units", f"attention.c{columns}",
-        -(-h.heads // h.key_heads * h.queries // 64) * -(-h.value_size // columns), 64,
-        {"LOCAL_SIZE": 256, "VECTORS": all(x.of_vectors(4) for x in lines)},
-        {"head_size": h.head_size, "value_size": h.value_size})
-
-
-def _blocks(work: Any, lines: Sequence[Lines]) -> list[Kernel]:
+@dataclass(frozen=True)
+class _Blocks(AttentionKernel):
     """Large blocks for each invocation."""
-    device, h = work.p.device, work.h
-    rows = h.heads // h.key_heads * h.queries
-    names = ["b128"] if h.value_size > 64 else ["h64", "b64"] if h.value_size > 32 else ["h32"]
-    if rows > 64 and h.keys >= _MANY_KEYS and -(-rows // 64) * h.batches * h.key_heads < (
-            _SMALL_BLOCKS_AT_ONCE * device.cores):
-        names.reverse()
-    made = []
-    for name in names:
-        each, columns, keys, invocations, shared = _BLOCKS[name]
-        if shared <= device.max_shared_memory and invocations <= device.max_invocations:
-            made.append(Kernel(
-                f"blocks-{name}", f"attention_blocks.{name}",
-                -(-rows // each) * -(-h.value_size // columns), keys,
-                {"LOCAL_SIZE": invocations, "VECTORS": all(x.of_vectors(4) for x in lines),
-                 "ALIGNED": work.type.itemsize == 4 and all(x.aligned(4) for x in lines),
-                 "BY_ROW": _by_row(work),
-                 "STORES_VECTORS": work.type.itemsize == 4 and _stores_vectors(work, 4)},
-                {"head_size": h.head_size, "value_size": h.value_size}, least=256 // keys))
-    return made
+
+    variant: str
+    values: range
+    """The sizes of values that it is for."""
+
+    @property
+    def _sizes(self) -> Mapping[str, int]:
+        return sizes(f"attention_blocks.{self.variant}")
+
+    @property
+    def rows(self) -> int:
+        return self._sizes["rows"]
+
+    @property
+    def keys(self) -> int:
+        return self._sizes["keys"]
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"blocks-{self.variant}"
+
+    def shader(self, a: Attention) -> str:
+        return f"attention_blocks.{self.variant}"
+
+    def serves(self, a: Attention, traits: DeviceTraits) -> str | None:
+        return None if a.h.value_size in self.values else (
+            f"values have {a.h.value_size} elements")
+
+    def estimate(self, a: Attention, traits: DeviceTraits) -> float:
+        h, launch = a.h, self.launch(a, traits)
+        # CPUs compile large blocks slowly. Few workgroups of them leave cores idle.
+        fills = launch.tiles * a.stacks * -(-h.keys // (self.keys * launch.least)) >= traits.cores
+        rank = 200 if fills and not traits.is_cpu else 202
+        many = a.rows > 64 and h.keys >= _MANY_KEYS and -(-a.rows // 64) * a.stacks < (
+            _SMALL_BLOCKS_AT_ONCE * traits.cores)
+        return rank + (0.5 if many == (self.rows == 64) else 0.25)
+
+    def launch(self, a: Attention, traits: DeviceTraits) -> Launch:
+        h = a.h
+        return Launch(
+            -(-a.rows // self.rows) * -(-h.value_size // self._sizes["columns"]), self.keys,
+            {"LOCAL_SIZE": 16 * self._sizes["across"], "VECTORS": a.of_vectors(4),
+             "ALIGNED": a.are_aligned, "BY_ROW": a.by_row,
+             "STORES_VECTORS": a.stores_vectors(4)},
+            {"head_size": h.head_size, "value_size": h.value_size}, least=256 // self.keys,
+            shared=shared_bytes(self.shader(a)))
 
 
 # Few queries
 
-_SPANS = {4: 512, 8: 256}
-"""The most keys of a part, by the rows of a variant."""
 
+@dataclass(frozen=True)
+class _FewRows(AttentionKernel):
+    """Up to eight queries of a key head, with keys in short parts."""
 
-def few_rows(work: Any, lines: Sequence[Lines]) -> list[Kernel]:
-    """Kernels for up to eight queries of a key head, counting all heads that share it."""
-    h, itemsize = work.h, work.type.itemsize
-    rows = h.heads // h.key_heads * h.queries
-    vectors = [x.size * itemsize // 16 for x in lines]
-    if rows > 8 or not all(x.aligned(itemsize) for x in lines[1:]) or not all(
-            4 <= n <= 64 for n in vectors) or h.keys < 64:
-        return []
-    served = 4 if rows <= 4 else 8
-    return [Kernel(
-        f"few-{span}-{busy}", f"attention_few_rows.r{served}", 1, 32,
-        {"LOCAL_SIZE": 256, "HEAD_VECTORS": vectors[0], "VALUE_VECTORS": vectors[2]},
-        busy=busy, most=span // 32, makes_parts=True)
-        for span, busy in ((_SPANS[served] // n, 4 * n) for n in (1, 2, 4))]
+    spans: Mapping[int, int]
+    """The most keys of a part, by the rows of a variant."""
+    busy: int
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"few-rows-{self.busy}"
+
+    def _served(self, a: Attention) -> int:
+        return 4 if a.rows <= 4 else 8
+
+    def shader(self, a: Attention) -> str:
+        return f"attention_few_rows.r{self._served(a)}"
+
+    def serves(self, a: Attention, traits: DeviceTraits) -> str | None:
+        if a.rows > 8:
+            return f"{a.rows} rows are more than 8"
+        if a.h.keys < 64:
+            return f"{a.h.keys} keys are fewer than 64"
+        if not all(x.aligned(a.itemsize) for x in (a.key, a.value)) or not all(
+                4 <= x.size * a.itemsize // 16 <= 64 for x in a.lines):
+            return "heads are not 4 to 64 aligned vectors of 16 bytes"
+        return None
+
+    def estimate(self, a: Attention, traits: DeviceTraits) -> float:
+        return 100 + self.busy
+
+    def launch(self, a: Attention, traits: DeviceTraits) -> Launch:
+        q, _, v = (x.size * a.itemsize // 16 for x in a.lines)
+        return Launch(1, 32, {"LOCAL_SIZE": 256, "HEAD_VECTORS": q, "VALUE_VECTORS": v},
+                      busy=self.busy, most=self.spans[self._served(a)] // 32, makes_parts=True)
 
 
 # FLOAT16 on matrix units
@@ -174,117 +371,232 @@ _SMALL_VALUES = 64
 _FEW_KEYS = 128
 _TURNS_KEYS = 64
 _DECODING_BINDINGS, _DECODING_SUBGROUPS = 10, 4
-_SPLIT_KEYS = ((2, 32), (4, 64))
-"""Subgroups and keys of a tile whose subgroups take the same rows and divide the keys. The fastest
-for many keys comes first."""
 
 
-def _matrix_kernels(work: Any, lines: Sequence[Lines]) -> list[Kernel]:
-    p, h, desc = work.p, work.h, work.desc
-    sizes = (h.head_size, h.value_size)
-    if work.type.itemsize != 2 or p.library.find("attention_coopmat.usual") is None:
-        return []
-    if not p.device.multiplies(16, 16, 16, "f16", "f32") or desc.scale < 0:
-        return []
-    if any(n % 16 or n > 256 for n in sizes) or not all(x.aligned(2) for x in lines):
-        return []
-    rows, heads = h.heads // h.key_heads * h.queries, h.batches * h.key_heads
-    # Subgroups, keys of a tile, fragments, and whether the next scores are computed ahead.
-    small = [(4, 32, 1, False)]
-    if 64 < rows <= _FEW_QUERIES and 32 < sizes[1] <= _SMALL_VALUES and (
-            -(-rows // 128) * heads >= 2 * p.device.cores):
-        small.insert(0, (8, 32, 1, False))
-    large = (8, 64, 1, max(sizes) > _SMALL_VALUES)
-    if rows <= _FEW_QUERIES or -(-rows // 128) * heads < p.device.cores:
-        tiles = [*small, large]
-    elif rows >= _MANY_QUERIES and sizes[1] <= _SMALL_VALUES:
-        tiles = [(4, 64, 2, False), large, *small]
-    else:
-        tiles = [large, *small]
-    made = [_matrix_tile(work, *tile) for tile in tiles]
-    if _takes_turns(work):
-        turns = _matrix_tile(work, 8, _TURNS_KEYS, 2, False, way="turns")
-        made.insert(0 if -(-rows // 256) * heads >= 2 * p.device.cores else len(made), turns)
-    if rows <= 16:
-        split = [_matrix_tile(work, subgroups, keys, 1, False, True)
-                 for subgroups, keys in _SPLIT_KEYS]
-        made = [*split, *made] if h.keys >= _MANY_KEYS else [*made, *split]
-    if _are_few_keys(work):
-        made.insert(0 if rows > 16 else len(made), _few_keys(work, rows))
-    found = [kernel for kernel, shared in made if shared <= p.device.max_shared_memory]
-    if (decoding := _decoding(work, rows)) is not None:
-        found.insert(0 if h.keys >= _MANY_KEYS else len(found), decoding)
-    return found
+class _OfHalves(AttentionKernel):
+    """A kernel of FLOAT16 on matrix units."""
+
+    def serves(self, a: Attention, traits: DeviceTraits) -> str | None:
+        if a.itemsize != 2:
+            return "elements are not FLOAT16"
+        if not traits.multiplies(16, 16, 16, "f16", "f32"):
+            return "the device has no matrix units for FLOAT16"
+        if a.desc.scale < 0:
+            return "the scale is negative"
+        if any(n % 16 or n > 256 for n in (a.h.head_size, a.h.value_size)):
+            return "heads are no multiples of 16 elements, up to 256"
+        if not a.are_aligned:
+            return "heads are no aligned vectors of 16 bytes"
+        return self.refuses(a, traits)
+
+    def refuses(self, a: Attention, traits: DeviceTraits) -> str | None:
+        """Why it cannot compute what matrix units can."""
+        return None
 
 
-def _takes_turns(work: Any) -> bool:
-    """Whether queries may stay in local memory, see attention_coopmat.comp."""
-    h, desc = work.h, work.desc
-    return bool(
-        _SMALL_VALUES < max(h.head_size, h.value_size) <= 128 and not _adds(work)
-        and work.p.device.fragments_alike and desc.scale > 0
-        and (h.lengths is None or (h.queries % 16 == 0 and h.keys % _TURNS_KEYS == 0)))
+@dataclass(frozen=True)
+class _Tile(_OfHalves):
+    """Tiles of rows and keys."""
+
+    subgroups: int
+    keys: int
+    fragments: int = 1
+    split_keys: bool = False
+    """Whether the subgroups take the same rows and divide the keys."""
+    way: str = "usual"
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        split = "-split" if self.split_keys else ""
+        return f"matrix-{self.subgroups}x{16 * self.fragments}x{self.keys}{split}"
+
+    @property
+    def rows(self) -> int:
+        return 16 * self.fragments * (1 if self.split_keys else self.subgroups)
+
+    def serves(self, a: Attention, traits: DeviceTraits) -> str | None:
+        # AMD's compiler has no registers for more, and moves some to memory.
+        fits = self.fragments == 1 and (
+            a.longest <= _SMALL_VALUES or (self.keys == 32 and not self.split_keys))
+        if not fits and not traits.fragments_alike:
+            return "it is too large where nobody knows where elements of fragments lie"
+        return super().serves(a, traits)
+
+    def shader(self, a: Attention) -> str:
+        return f"attention_coopmat.{self.way}"
+
+    def ahead(self, a: Attention) -> bool:
+        """Whether the next scores are computed ahead."""
+        return False
+
+    def launch(self, a: Attention, traits: DeviceTraits) -> Launch:
+        h, own, same = a.h, 16 * self.fragments, traits.fragments_alike
+        sizes = h.head_size, h.value_size
+        vectors, strips = self.keys * (sum(sizes) // 8 + 2), self.subgroups * 80
+        if same:
+            vectors = max(vectors, strips)
+        else:
+            part = self.keys // (self.subgroups if self.split_keys else 1)
+            vectors += strips + self.subgroups * own * (part // 8 + 1) + 64
+        return Launch(
+            -(-a.rows // self.rows), self.keys,
+            {"LOCAL_SIZE": 32 * self.subgroups, "SUBGROUPS": self.subgroups, "KEYS": self.keys,
+             "FRAGMENTS": self.fragments, "HEAD_SIZE": sizes[0], "VALUE_SIZE": sizes[1],
+             "BY_KEY": a.adds, "BY_ROW": a.by_row, "VECTORS": a.stores_vectors(8),
+             "SAME_PLACES": same, "WHOLE": h.queries % 16 == 0, "SPLIT_KEYS": self.split_keys,
+             "AHEAD": self.ahead(a),
+             "IDLE": not self.split_keys and a.rows <= self.rows - own,
+             "RAGGED": h.keys % self.keys != 0},
+            least=2, makes_parts=self.split_keys,
+            shares=self.subgroups if self.split_keys else 1,
+            shared=16 * vectors + 4 * (self.keys + self.rows) + 8 * (self.rows if a.by_row else 1))
 
 
-def _are_few_keys(work: Any) -> bool:
-    """Whether the scores of all keys fit in registers, and the output consists of vectors."""
-    h = work.h
-    return bool(
-        h.keys <= _FEW_KEYS and max(h.head_size, h.value_size) <= _SMALL_VALUES
-        and h.value_size % 32 == 0 and work.p.device.fragments_alike and h.lengths is None
-        and not _by_row(work) and _stores_vectors(work, 8))
+def _are_few(a: Attention, traits: DeviceTraits) -> bool:
+    """Whether large tiles leave cores idle."""
+    return a.rows <= _FEW_QUERIES or -(-a.rows // 128) * a.stacks < traits.cores
 
 
-def _few_keys(work: Any, rows: int) -> tuple[Kernel, int]:
-    """The kernel, and its bytes of shared memory."""
-    h = work.h
-    subgroups, keys = min(8, -(-rows // 16)), -(-h.keys // 16) * 16
-    pitch = max(h.head_size, h.value_size) // 8 + 1
-    return Kernel(
-        "few-keys", "attention_few_keys", -(-rows // (16 * subgroups)), keys,
-        {"LOCAL_SIZE": 32 * subgroups, "SUBGROUPS": subgroups, "KEYS": keys,
-         "HEAD_SIZE": h.head_size, "VALUE_SIZE": h.value_size,
-         "BY_KEY": _adds(work) or h.keys != keys, "GROUPED": h.heads != h.key_heads},
-    ), 16 * max(keys, 16 * subgroups) * pitch + 4 * keys
+class _Small(_Tile):
+    """The smallest tile."""
+
+    def estimate(self, a: Attention, traits: DeviceTraits) -> float:
+        return 21 if _are_few(a, traits) else 23
 
 
-def _decoding(work: Any, rows: int) -> Kernel | None:
+class _Wide(_Tile):
+    """As many keys, and rows for eight subgroups."""
+
+    def refuses(self, a: Attention, traits: DeviceTraits) -> str | None:
+        fits = 64 < a.rows <= _FEW_QUERIES and 32 < a.h.value_size <= _SMALL_VALUES and (
+            -(-a.rows // 128) * a.stacks >= 2 * traits.cores)
+        return None if fits else "other sizes were not measured"
+
+    def estimate(self, a: Attention, traits: DeviceTraits) -> float:
+        return 20
+
+
+class _Large(_Tile):
+    """The largest tile of one fragment for each subgroup."""
+
+    def ahead(self, a: Attention) -> bool:
+        return a.longest > _SMALL_VALUES
+
+    def estimate(self, a: Attention, traits: DeviceTraits) -> float:
+        return 22
+
+
+class _Tall(_Tile):
+    """Two fragments for each subgroup."""
+
+    def refuses(self, a: Attention, traits: DeviceTraits) -> str | None:
+        fits = not _are_few(a, traits) and a.rows >= _MANY_QUERIES and (
+            a.h.value_size <= _SMALL_VALUES)
+        return None if fits else "other sizes were not measured"
+
+    def estimate(self, a: Attention, traits: DeviceTraits) -> float:
+        return 20
+
+
+class _Turns(_Tile):
+    """Two fragments for each subgroup, whose queries stay in local memory. See
+    attention_coopmat.comp."""
+
+    def refuses(self, a: Attention, traits: DeviceTraits) -> str | None:
+        if not _SMALL_VALUES < a.longest <= 128:
+            return f"heads have {a.longest} elements"
+        if a.adds or a.desc.scale <= 0:
+            return "there are masks, biases or a scale of 0"
+        if not traits.fragments_alike:
+            return "nobody knows where elements of fragments lie"
+        if a.h.lengths is not None and (a.h.queries % 16 or a.h.keys % _TURNS_KEYS):
+            return "a cache's queries or keys are no whole fragments"
+        return None
+
+    def estimate(self, a: Attention, traits: DeviceTraits) -> float:
+        return 3 if -(-a.rows // 256) * a.stacks >= 2 * traits.cores else 60
+
+
+class _SplitKeys(_Tile):
+    """Up to one fragment of rows. More subgroups are faster for many keys."""
+
+    def refuses(self, a: Attention, traits: DeviceTraits) -> str | None:
+        return None if a.rows <= _MOST_ROWS else f"{a.rows} rows are more than {_MOST_ROWS}"
+
+    def estimate(self, a: Attention, traits: DeviceTraits) -> float:
+        return (2 if a.h.keys >= _MANY_KEYS else 70) + self.subgroups / 8
+
+
+class _FewKeys(_OfHalves):
+    """The scores of all keys stay in registers."""
+
+    name = "few-keys"
+
+    def shader(self, a: Attention) -> str:
+        return "attention_few_keys"
+
+    def refuses(self, a: Attention, traits: DeviceTraits) -> str | None:
+        if a.h.keys > _FEW_KEYS or a.longest > _SMALL_VALUES:
+            return f"more than {_FEW_KEYS} keys, or {_SMALL_VALUES} elements of a head"
+        if a.h.value_size % 32 or not a.stores_vectors(8):
+            return "outputs are no vectors"
+        if not traits.fragments_alike:
+            return "nobody knows where elements of fragments lie"
+        if a.h.lengths is not None or a.by_row:
+            return "there is a cache, or masks or biases by row"
+        return None
+
+    def estimate(self, a: Attention, traits: DeviceTraits) -> float:
+        return 1 if a.rows > 16 else 80
+
+    def launch(self, a: Attention, traits: DeviceTraits) -> Launch:
+        h, rows = a.h, a.rows
+        subgroups, keys = min(8, -(-rows // 16)), -(-h.keys // 16) * 16
+        return Launch(
+            -(-rows // (16 * subgroups)), keys,
+            {"LOCAL_SIZE": 32 * subgroups, "SUBGROUPS": subgroups, "KEYS": keys,
+             "HEAD_SIZE": h.head_size, "VALUE_SIZE": h.value_size,
+             "BY_KEY": a.adds or h.keys != keys, "GROUPED": h.heads != h.key_heads},
+            shared=16 * max(keys, 16 * subgroups) * (a.longest // 8 + 1) + 4 * keys)
+
+
+class _Decode(_OfHalves):
     """Up to 16 rows, with keys and values straight from memory."""
-    device, h = work.p.device, work.h
-    if rows > 16 or not device.fragments_alike or device.max_bindings < _DECODING_BINDINGS:
+
+    name = "decode"
+
+    def shader(self, a: Attention) -> str:
+        return "attention_decode"
+
+    def refuses(self, a: Attention, traits: DeviceTraits) -> str | None:
+        if a.rows > _MOST_ROWS:
+            return f"{a.rows} rows are more than {_MOST_ROWS}"
+        if not traits.fragments_alike:
+            return "nobody knows where elements of fragments lie"
+        if traits.max_bindings < _DECODING_BINDINGS:
+            return f"it binds {_DECODING_BINDINGS} storage buffers"
+        if a.h.head_size % 32 or a.h.value_size % 64 or a.longest > 128:
+            return "heads are not 32 to 128 elements, values not 64 or 128"
         return None
-    if h.head_size % 32 or h.value_size % 64 or max(h.head_size, h.value_size) > 128:
-        return None
-    return Kernel(
-        "decode", "attention_decode", 1, 16 * _DECODING_SUBGROUPS,
-        {"LOCAL_SIZE": 32 * _DECODING_SUBGROUPS, "SUBGROUPS": _DECODING_SUBGROUPS,
-         "HEAD_SIZE": h.head_size, "VALUE_SIZE": h.value_size,
-         "STORES_VECTORS": _stores_vectors(work, 8)},
-        least=2, finishes=True, shares=_DECODING_SUBGROUPS)
+
+    def estimate(self, a: Attention, traits: DeviceTraits) -> float:
+        # With lengths, the keys are a cache's capacity, of which few may be there.
+        return 0 if a.h.keys >= _MANY_KEYS or a.h.lengths else 90
+
+    def launch(self, a: Attention, traits: DeviceTraits) -> Launch:
+        return Launch(
+            1, 16 * _DECODING_SUBGROUPS,
+            {"LOCAL_SIZE": 32 * _DECODING_SUBGROUPS, "SUBGROUPS": _DECODING_SUBGROUPS,
+             "HEAD_SIZE": a.h.head_size, "VALUE_SIZE": a.h.value_size,
+             "STORES_VECTORS": a.stores_vectors(8)},
+            least=2, finishes=True, shares=_DECODING_SUBGROUPS)
 
 
-def _matrix_tile(work: Any, subgroups: int, keys: int, fragments: int, ahead: bool,
-                 split_keys: bool = False, way: str = "usual") -> tuple[Kernel, int]:
-    """The kernel, and its bytes of shared memory."""
-    p, h = work.p, work.h
-    group, sizes, own = h.heads // h.key_heads, (h.head_size, h.value_size), 16 * fragments
-    rows, tile = group * h.queries, own if split_keys else subgroups * own
-    by_row, same = _by_row(work), p.device.fragments_alike
-    vectors, strips = keys * (sum(sizes) // 8 + 2), subgroups * 80
-    if same:
-        vectors = max(vectors, strips)
-    else:
-        powers = own * (keys // (subgroups if split_keys else 1) // 8 + 1)
-        vectors += strips + subgroups * powers + 64
-    shared = 16 * vectors + 4 * (keys + tile) + 8 * (tile if by_row else 1)
-    return Kernel(
-        f"matrix-{subgroups}x{own}x{keys}{'-split' * split_keys}",
-        f"attention_coopmat.{way}",
-        -(-rows // tile), keys,
-        {"LOCAL_SIZE": 32 * subgroups, "SUBGROUPS": subgroups, "KEYS": keys,
-         "FRAGMENTS": fragments, "HEAD_SIZE": sizes[0], "VALUE_SIZE": sizes[1],
-         "BY_KEY": _adds(work), "BY_ROW": by_row, "VECTORS": _stores_vectors(work, 8),
-         "SAME_PLACES": same, "WHOLE": h.queries % 16 == 0, "SPLIT_KEYS": split_keys,
-         "AHEAD": ahead, "IDLE": not split_keys and rows <= tile - own,
-         "RAGGED": h.keys % keys != 0},
-        least=2, makes_parts=split_keys, shares=subgroups if split_keys else 1), shared
+KERNELS: tuple[AttentionKernel, ...] = (
+    _Decode(), _FewKeys(), _SplitKeys(2, 32, split_keys=True), _SplitKeys(4, 64, split_keys=True),
+    _Turns(8, _TURNS_KEYS, 2, way="turns"), _Tall(4, 64, 2), _Wide(8, 32), _Small(4, 32),
+    _Large(8, 64),
+    *(_FewRows({4: 512 // n, 8: 256 // n}, 4 * n) for n in (1, 2, 4)),
+    _Units(),
+    _Blocks("h32", range(33)), _Blocks("h64", range(33, 65)), _Blocks("b64", range(33, 65)),
+    _Blocks("b128", range(65, 1 << 32)))

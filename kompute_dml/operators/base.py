@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from keyword import iskeyword
 from types import MappingProxyType
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -101,7 +101,11 @@ class OperatorDesc:
             raise TypeError(f"{type(self).__name__}() {error}") from None
         raise AssertionError("only what the signature refuses comes here")
 
-    def __setattr__(self, name: str, value: Any) -> NoReturn:
+    if TYPE_CHECKING:  # the fields of each class are known when it is made
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
         raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
 
     def __delattr__(self, name: str) -> NoReturn:
@@ -121,6 +125,11 @@ class OperatorDesc:
     def operator(self) -> Definition:
         """The definition this descriptor belongs to."""
         return _by_class[type(self)]
+
+
+def definition_of(desc_class: type[OperatorDesc]) -> Definition:
+    """The definition that descriptions of this class belong to."""
+    return _by_class[desc_class]
 
 
 Given = Sequence[tuple[Field, TensorDesc]]
@@ -205,7 +214,7 @@ class Definition:
         tensors = (*self.spec.inputs, *self.spec.outputs)
         return tensors, any(f.is_array for f in tensors)
 
-    def slots(self, desc: Any) -> tuple[Field, ...]:
+    def slots(self, desc: OperatorDesc) -> tuple[Field, ...]:
         """The tensors of ``desc``, inputs first. An array gives a field for each element."""
         tensors, has_array = self._tensors
         if not has_array:
@@ -218,12 +227,13 @@ class Definition:
                 result.append(f)
         return tuple(result)
 
-    def support(self, desc: Any, level: FeatureLevel) -> dict[str, TensorSupport] | None:
+    def support(self, desc: OperatorDesc, level: FeatureLevel) -> dict[str, TensorSupport] | None:
         """The support table for ``desc`` at ``level``."""
         return self.spec.support_at(level, _function(desc))
 
-    def check_fields(self, desc: Any, kinds: Iterable[str] = ("input", "output", "attribute")
-                     ) -> None:
+    def check_fields(
+        self, desc: OperatorDesc, kinds: Iterable[str] = ("input", "output", "attribute")
+    ) -> None:
         """Raise if a field's value has the wrong type, or an array's length differs from its
         count."""
         for f in self.spec.fields:
@@ -237,15 +247,15 @@ class Definition:
                 expect(count == length, self.name, f.count_field, f"be {length} (as many as "
                        f"{f.name} has)", count)
 
-    def validate(self, desc: Any, level: FeatureLevel, strict: bool) -> None:
+    def validate(self, desc: OperatorDesc, level: FeatureLevel, strict: bool) -> None:
         """Raise if ``desc`` is not valid at a feature level. ``strict`` refuses extensions."""
         self.check_fields(desc)
-        given = [(f, t) for f in self.slots(desc)
-                 if (t := tensor_of(desc, f.snake)) is not None]
-        self._check_support(desc, given, level)
+        present = [(f, t) for f in self.slots(desc)
+                   if (t := tensor_of(desc, f.snake)) is not None]
+        self._check_support(desc, present, level)
         for tensors, properties in self.same(strict):
-            self._check_same(given, tensors, properties)
-        for f, tensor in given:
+            self._check_same(present, tensors, properties)
+        for f, tensor in present:
             if f.kind == "input" and not self.owned and tensor.owned_by_dml:
                 refuse(self.name, f"{f.name}.Flags", "be NONE", "OWNED_BY_DML")
             if f.kind != "output":
@@ -259,21 +269,21 @@ class Definition:
             if tensor.owned_by_dml:
                 refuse(self.name, f"{f.name}.Flags", "be NONE (only inputs may be OWNED_BY_DML)",
                        "OWNED_BY_DML")
-        self._check_outputs(desc, given)
+        self._check_outputs(desc, present)
         self.check(desc, strict)
         self._check_fused(desc, level)
         for since, field, rule, got in self.newer(desc):
             if level < since:
                 raise self._unsupported(field, rule, got, level, since)
 
-    def _check_support(self, desc: Any, given: Given, level: FeatureLevel) -> None:
+    def _check_support(self, desc: OperatorDesc, present: Given, level: FeatureLevel) -> None:
         table = self.support(desc, level)
         if table is None:
             raise UnsupportedError(
                 f"{self.name}: needs feature level {self.spec.introduced}, "
                 f"but the device was created at {level}"
             )
-        for f, tensor in given:
+        for f, tensor in present:
             support = table.get(name := f.name.partition("[")[0])
             if support is None:
                 continue
@@ -304,19 +314,19 @@ class Definition:
                     raise self._unsupported(f"{f.name}.{field}", rule, got, level, min(since))
                 refuse(self.name, f"{f.name}.{field}", rule, got)
 
-    def _check_outputs(self, desc: Any, given: Given) -> None:
+    def _check_outputs(self, desc: OperatorDesc, present: Given) -> None:
         """Raise if a present output does not have the sizes that follow from the inputs."""
         inferred: dict[str, Output] = {}
-        for name, made in (self.infer(desc) if self.infer else {}).items():
-            inferred |= ({f"{name}[{i}]": m for i, m in enumerate(made)}
-                         if isinstance(made, list) else {name: made})
-        for f, tensor in given:
+        for name, outputs in (self.infer(desc) if self.infer else {}).items():
+            inferred |= ({f"{name}[{i}]": m for i, m in enumerate(outputs)}
+                         if isinstance(outputs, list) else {name: outputs})
+        for f, tensor in present:
             output = inferred.get(f.snake)
             if output is not None and tensor.sizes != output.sizes:
                 refuse(self.name, f"{f.name}.Sizes", f"be {list(output.sizes)}",
                        list(tensor.sizes))
 
-    def _check_fused(self, desc: Any, level: FeatureLevel) -> None:
+    def _check_fused(self, desc: OperatorDesc, level: FeatureLevel) -> None:
         """Raise if the fused activation is none that this operator may fuse, or has tensors."""
         fused = getattr(desc, "fused_activation", None)
         if fused is None or "fused_activation" not in {f.snake for f in self.spec.fields}:
@@ -338,7 +348,7 @@ class Definition:
                 raise self._unsupported(f"FusedActivation.{field}", rule, got, level, newer)
 
     def _unsupported(
-        self, field: str, rule: str, got: Any, level: FeatureLevel, since: FeatureLevel
+        self, field: str, rule: str, got: object, level: FeatureLevel, since: FeatureLevel
     ) -> UnsupportedError:
         return UnsupportedError(
             f"{self.name}: expected {field} to {rule} at feature level {level}, but got {got}, "
@@ -346,17 +356,17 @@ class Definition:
         )
 
     def _check_same(
-        self, given: Given, tensors: tuple[str, ...], properties: tuple[str, ...]
+        self, every: Given, tensors: tuple[str, ...], properties: tuple[str, ...]
     ) -> None:
-        present = [(f.name, t) for n in tensors for f, t in given
+        present = [(f.name, t) for n in tensors for f, t in every
                    if f.name == n or f.name.partition("[")[0] == n]
         for prop in properties:
             field, get = _PROPERTIES[prop]
             for name, tensor in present[:-1]:
                 last_name, last = present[-1]
-                if (found := get(tensor)) != (other := get(last)):
+                if (value := get(tensor)) != (other := get(last)):
                     refuse(self.name, f"{name}.{field}", f"equal {last_name}.{field}",
-                           found, other)
+                           value, other)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -392,7 +402,7 @@ def bits(value: Any) -> Any:
     return value
 
 
-def _function(desc: Any) -> str | None:
+def _function(desc: OperatorDesc) -> str | None:
     """The function that keys the operator's table, by DirectML's name."""
     value = getattr(desc, "function", None)
     return None if value is None else f"DML_REDUCE_FUNCTION_{ReduceFunction(value).name}"
@@ -421,7 +431,7 @@ def described(f: Field) -> str:
     return f"{what}, optional" if f.optional else what
 
 
-def check_field(operator: str, f: Field, value: Any, entry: OperatorSpec | None = None) -> None:
+def check_field(operator: str, f: Field, value: object, entry: OperatorSpec | None = None) -> None:
     """Raise unless ``value`` has the field's type. (Operators check SCALAR_UNION, which depends on
     a data type.)"""
     if value is None and (f.optional or f.is_tensor):
@@ -447,7 +457,7 @@ def check_field(operator: str, f: Field, value: Any, entry: OperatorSpec | None 
         _check_value(operator, f.name, f.type, value)
 
 
-def _check_value(operator: str, name: str, kind: str, value: Any) -> None:
+def _check_value(operator: str, name: str, kind: str, value: object) -> None:
     if kind == "TENSOR_DESC":
         expect(isinstance(value, TensorDesc), operator, name, "be a TensorDesc", value)
     elif kind == "OPERATOR_DESC":
@@ -469,7 +479,7 @@ def _check_value(operator: str, name: str, kind: str, value: Any) -> None:
         _check_float(operator, name, value)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (int, float, np.integer, np.floating))
 
 
@@ -500,11 +510,16 @@ def axes_in(operator: str, axes: Ints, tensor: TensorDesc) -> Ints:
 
 def like(field: str) -> Infer:
     """An :data:`Infer`: the first output has the sizes and the type of an input."""
-    def infer(desc: Any) -> Mapping[str, Output | list[Output]]:
+    def infer(desc: OperatorDesc) -> Mapping[str, Output | list[Output]]:
         x = getattr(desc, field)
         return {desc.operator.spec.outputs[0].snake: Output(x.sizes, x.data_type)}
 
+    KEEPS_SIZES.add(infer)
     return infer
+
+
+KEEPS_SIZES: set[Infer] = set()
+"""Those by :func:`like`, which say what a tensor without elements gives."""
 
 
 _definitions: dict[str, Definition] = {}
@@ -541,7 +556,7 @@ def define(
     required, optional = [], []
     for f in entry.fields:
         # An activation without tensors describes a fused activation.
-        if f.optional or f.name in entry.count_fields or (f.is_tensor and entry.fusable):
+        if f.optional or f.name in entry.count_fields or (f.is_tensor and entry.lacks_tensors):
             optional.append((f.snake, Any, dataclasses.field(default=None, kw_only=True)))
         else:
             required.append((f.snake, Any, dataclasses.field(kw_only=True)))
@@ -578,11 +593,11 @@ def define(
 
 def _made(name: str, fields: list[Any], base: type, namespace: dict[str, Any] | None = None) -> Any:
     """A descriptor class. Its methods are those of :class:`OperatorDesc`."""
-    made = dataclasses.make_dataclass(
+    kind = dataclasses.make_dataclass(
         name, fields, bases=(base,), namespace=namespace, init=False, repr=False, eq=False)
     # pickle finds it there. From Python 3.12 on, make_dataclass ignores ``namespace`` here.
-    made.__module__ = "kompute_dml"
-    return made
+    kind.__module__ = "kompute_dml"
+    return kind
 
 
 def widened(
@@ -593,10 +608,10 @@ def widened(
     Graphs use it. It is not in the registry. ``in_place``: it may write over inputs, if DirectML's
     operator may. ``fuses``: it fuses the activations that this one does."""
     key = desc_class, more
-    if (made := _widened.get(key)) is not None:
-        return made
+    if (wide := _widened.get(key)) is not None:
+        return wide
     definition = _by_class[desc_class]
-    made = _made(
+    wide = _made(
         desc_class.__name__,
         [(f.snake, Any, dataclasses.field(default=None, kw_only=True)) for f in more],
         desc_class)
@@ -604,11 +619,11 @@ def widened(
         definition.spec, fields=(*definition.spec.fields, *more),
         name=f"DML_OPERATOR_{name}" if name else definition.name,
         fuses=_by_class[fuses].spec.fuses if fuses else definition.spec.fuses)
-    _by_class[made] = dataclasses.replace(
-        definition, spec=entry, desc_class=made, lower=lower or definition.lower,
+    _by_class[wide] = dataclasses.replace(
+        definition, spec=entry, desc_class=wide, lower=lower or definition.lower,
         in_place=definition.in_place and in_place)
-    _widened[key] = made
-    return made
+    _widened[key] = wide
+    return wide
 
 
 Build = Callable[[Any, PlanBuilder], None]
@@ -627,7 +642,7 @@ def operator(
                                       "any_size") if k in more}
 
     def register(build: Build) -> Any:
-        def lower(desc: Any, target: Target) -> Plan:
+        def lower(desc: OperatorDesc, target: Target) -> Plan:
             builder = PlanBuilder(target, desc)
             build(desc, builder)
             return builder.build()

@@ -8,18 +8,16 @@ from ..errors import UnsupportedError
 from ..lowering.builder import PlanBuilder
 from ..lowering.plan import UNUSED, Plan, Target
 from ..spec import Field
-from .base import widened
+from .base import OperatorDesc, widened
 from .elementwise import ElementWiseAdd1OperatorDesc
 
 SHADER = "carried_state"
 _MOST = 1024
 """Vectors of four that a workgroup keeps: rows of the state and of an update."""
 _INVOCATIONS = 256
-_PASSES_ON_CPU = 30_000
-"""The most passes of loops. lavapipe silently ends a shader's loops after 65,535."""
 
 
-def _lower(d: Any, target: Target) -> Plan:
+def _lower(d: OperatorDesc, target: Target) -> Plan:
     p = PlanBuilder(target, d)
     matrices, chunks, tokens, columns = d.a_tensor.sizes
     seen, height = d.into_tensor.sizes[-2:]
@@ -28,7 +26,7 @@ def _lower(d: Any, target: Target) -> Plan:
     rows = seen + (tokens if taken is not None else 0)
     local = min(_INVOCATIONS, p.device.max_invocations)
     passes = -(-rows * fours // local) * (height + 1) + -(-height * fours // local) * (tokens + 1)
-    span = max(1, _PASSES_ON_CPU // passes) if p.device.is_cpu else chunks
+    span = max(1, min(chunks, p.device.max_loop_passes // (2 * passes)))  # and as many to be sure
     steps = {name: (0,) * 4 if t is None else t.strides for name, t in (
         ("values", d.a_tensor), ("keys", d.b_tensor), ("taken", taken), ("into", d.into_tensor))}
     for first in range(0, chunks, span):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..lowering.activation import NAMES, Step, encoded, fused_activation
+from ..lowering.activation import ActivationStep, encoded, fused_activation
 from ..lowering.builder import PlanBuilder
 from ..lowering.elementwise import elementwise_lowering, float_bits, parameters
 from ..lowering.plan import Plan, Target
+from ..runtime.shader_library import codes
 from ..spec import Field
-from .base import widened
+from .base import OperatorDesc, widened
 from .elementwise import ElementWiseAdd1OperatorDesc
 
 SHADER = "elementwise_chain"
@@ -19,12 +20,14 @@ _NUMBER = 15
 """The source that stands for a number."""
 
 
-def is_step(desc: Any) -> bool:
+def is_step(desc: OperatorDesc) -> bool:
     """Whether an operator can be one of a chain."""
-    return _name(desc) in NAMES[1:] and getattr(desc, "scale_bias", None) is None
+    return _name(desc) in codes() and getattr(desc, "scale_bias", None) is None
 
 
-def steps_of(desc: Any, sources: Sequence[int | float], number: int) -> list[Step] | None:
+def steps_of(
+    desc: OperatorDesc, sources: Sequence[int | float], number: int
+) -> list[ActivationStep] | None:
     """An operator as steps of a chain, or None if it cannot be part of one. A float source is a
     number. ``number``: the source that the first of the steps is for others."""
     words = tuple(float_bits(s) for s in sources if isinstance(s, float))
@@ -33,13 +36,13 @@ def steps_of(desc: Any, sources: Sequence[int | float], number: int) -> list[Ste
         words += parameters(desc, desc.output_tensor.data_type)
     if not is_step(desc) or (len(words) > 1 and any(isinstance(s, float) for s in sources)):
         return None
-    steps = [Step(NAMES.index(name),
+    steps = [ActivationStep(codes()[name],
                   tuple(_NUMBER if isinstance(s, float) else s for s in sources), words)]
-    return [*steps, Step(fused.code, (number,), fused.words)] if fused.code else steps
+    return [*steps, ActivationStep(fused.code, (number,), fused.words)] if fused.code else steps
 
 
-def _name(desc: Any) -> str:
-    """The name of an operator among :data:`NAMES`, or another one."""
+def _name(desc: OperatorDesc) -> str:
+    """The name of an operator among :func:`codes`, or another one."""
     name = desc.operator.short_name
     if name == "ELEMENT_WISE_CONSTANT_POW":
         return "square" if desc.exponent == 2 else ""
@@ -48,7 +51,7 @@ def _name(desc: Any) -> str:
     return name.removeprefix("ELEMENT_WISE_").removeprefix("ACTIVATION_").lower()
 
 
-def _lower(d: Any, target: Target) -> Plan:
+def _lower(d: OperatorDesc, target: Target) -> Plan:
     p = PlanBuilder(target, d)
     codes, words = encoded(d.steps)
     spec = {f"STEP_{i}": code for i, code in enumerate(codes)}

@@ -21,7 +21,7 @@ from ..lowering.activation import fused_activation
 from ..lowering.builder import PlanBuilder
 from ..lowering.elementwise import elementwise_lowering, float_bits, parameters
 from ..spec import FeatureLevel
-from .base import Check, Newer, operator
+from .base import Check, Newer, OperatorDesc, operator
 
 FLOAT, INTEGER, INTEGER64 = "elementwise_float", "elementwise_integer", "elementwise_integer64"
 COMPARISON = "elementwise_comparison"
@@ -61,7 +61,7 @@ def row(
     input_names = [f.snake for f in entry.inputs]
     output_name = entry.outputs[0].snake
 
-    def lower(desc: Any, p: PlanBuilder) -> None:
+    def lower(desc: OperatorDesc, p: PlanBuilder) -> None:
         inputs: list[Any] = [(n, getattr(desc, n)) for n in input_names]
         result = (output_name, getattr(desc, output_name))
         scale_bias = getattr(desc, "scale_bias", None)
@@ -91,7 +91,7 @@ def row(
         elementwise_lowering(p, variant, inputs, result, push=push, spec=values,
                              long=operation in LONG, table=table)
 
-    def check_all(desc: Any, strict: bool) -> None:
+    def check_all(desc: OperatorDesc, strict: bool) -> None:
         check_attributes(desc, strict)
         check(desc, strict)
 
@@ -117,7 +117,7 @@ def _shaders(entry: spec.OperatorSpec, on_bits: bool, by_order: bool) -> tuple[s
     return tuple(sorted({_shader([t], by_order) for t in types}))
 
 
-def scalar(operator: str, field: str, value: Any, data_type: DataType) -> Scalar:
+def scalar(operator: str, field: str, value: object, data_type: DataType) -> Scalar:
     """``value`` as a SCALAR_UNION of ``data_type``, which must hold it."""
     try:
         return Scalar.of(value, data_type)
@@ -127,29 +127,30 @@ def scalar(operator: str, field: str, value: Any, data_type: DataType) -> Scalar
             f"{operator}: expected {field} to {rule}, but got {value!r}") from None
 
 
-def check_attributes(desc: Any, strict: bool) -> None:
+def check_attributes(desc: OperatorDesc, strict: bool) -> None:
     """Raise if a scalar union does not have the output's type."""
     name, fields = desc.operator.name, desc.operator.spec.fields
     output = desc.operator.spec.outputs[0]
-    made = getattr(desc, output.snake).data_type
+    data_type = getattr(desc, output.snake).data_type
     for f in fields:
         value = getattr(desc, f.snake)
         if f.enum == "DML_TENSOR_DATA_TYPE":
-            expect(value is made, name, f.name, f"equal {output.name}.DataType", value, made)
+            expect(value is data_type, name, f.name, f"equal {output.name}.DataType", value,
+                   data_type)
         elif f.type == "SCALAR_UNION":
-            scalar(name, f.name, value, made)
+            scalar(name, f.name, value, data_type)
 
 
 # -- the table
 
 
-def _newer_pow(desc: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
+def _newer_pow(desc: OperatorDesc) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
     if desc.exponent_tensor.data_type is not desc.input_tensor.data_type:
         yield (FeatureLevel.FL_3_0, "ExponentTensor.DataType", "equal InputTensor.DataType",
                desc.exponent_tensor.data_type)
 
 
-def _constant_power(desc: Any) -> str:
+def _constant_power(desc: OperatorDesc) -> str:
     """The operation of the shader. A whole exponent keeps whole numbers exact; other exponents of
     floats have a shorter shader."""
     exponent = float(np.float32(desc.exponent))
@@ -158,7 +159,7 @@ def _constant_power(desc: Any) -> str:
     return {2.0: "square", 3.0: "cube"}.get(exponent, general)
 
 
-def _power_constants(desc: Any, data_type: DataType) -> Ints:
+def _power_constants(desc: OperatorDesc, data_type: DataType) -> Ints:
     """The exponent. The shorter shader also takes the exponent times 2 / ln 2 as a pair, and the
     limit of k."""
     words = parameters(desc, data_type)
@@ -217,7 +218,7 @@ _ADD1 = "elementwise_add1"
 
 
 @operator("ELEMENT_WISE_ADD1", shaders=(FLOAT, _ADD1), check=check_attributes, broadcasts=True)
-def ElementWiseAdd1OperatorDesc(d: Any, p: PlanBuilder) -> None:
+def ElementWiseAdd1OperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     fused = fused_activation(d)
     variant = p.library.get(_ADD1) if fused.code else p.library.get(FLOAT, "add")
     elementwise_lowering(
@@ -226,7 +227,7 @@ def ElementWiseAdd1OperatorDesc(d: Any, p: PlanBuilder) -> None:
         spec={"FUSED_ACTIVATION": fused.code} if fused.code else {})
 
 
-def _check_value_scale_2d(desc: Any, strict: bool) -> None:
+def _check_value_scale_2d(desc: OperatorDesc, strict: bool) -> None:
     name, channels = "DML_OPERATOR_VALUE_SCALE_2D", desc.input_tensor.sizes[1]
     expect(desc.channel_count in (1, 3), name, "ChannelCount", "be 1 or 3", desc.channel_count)
     expect(desc.channel_count == channels, name, "ChannelCount", "equal InputTensor.Sizes[1]",
@@ -235,7 +236,7 @@ def _check_value_scale_2d(desc: Any, strict: bool) -> None:
 
 
 @operator("VALUE_SCALE_2D", shaders=(FLOAT,), check=_check_value_scale_2d)
-def ValueScale2dOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def ValueScale2dOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     """One dispatch per channel, each a linear activation with a bias of its own."""
     variant = p.library.get(FLOAT, "linear")
     for channel, bias in enumerate(d.bias):

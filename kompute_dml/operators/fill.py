@@ -11,7 +11,7 @@ from ..errors import UnsupportedError, ValidationError, expect
 from ..layout import are_of_vectors, pad_left, power_of_two
 from ..lowering.builder import PlanBuilder
 from ..lowering.plan import UNUSED
-from .base import operator
+from .base import OperatorDesc, operator
 from .fill_value import fill
 
 _EACH = 2
@@ -74,13 +74,13 @@ def _lower(
             sizes=sizes,
             in_strides=in_strides,
             out_strides=out_strides,
+            lanes=lanes,
         ),
         spec=dict(
             LOCAL_SIZE=local_size,
             PATH=path,
             HAS_INPUT=x is not None,
             INVERT=end < begin,
-            LANES=lanes,
             EVEN=even,
             ONE_MATRIX=sizes[:2] == (1, 1),
             # Divisions are slow on a CPU.
@@ -100,12 +100,12 @@ def _zeros_and_diagonal(p: PlanBuilder, y: TensorDesc, value: Scalar, offset: in
 
 
 @operator("DIAGONAL_MATRIX", shaders=("diagonal_matrix1", "fill_value"))
-def DiagonalMatrixOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def DiagonalMatrixOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     y, offset = d.output_tensor, index(d.offset)
     _lower(p, None, y, saturate(d.value, y.data_type), offset, offset + 1)
 
 
-def _check_diagonal_matrix1(desc: Any, strict: bool) -> None:
+def _check_diagonal_matrix1(desc: OperatorDesc, strict: bool) -> None:
     name = "DML_OPERATOR_DIAGONAL_MATRIX1"
     y = desc.output_tensor
     expect(
@@ -125,6 +125,6 @@ def _check_diagonal_matrix1(desc: Any, strict: bool) -> None:
 
 @operator("DIAGONAL_MATRIX1", shaders=("diagonal_matrix1", "fill_value"),
           check=_check_diagonal_matrix1, in_place=True)
-def DiagonalMatrix1OperatorDesc(d: Any, p: PlanBuilder) -> None:
+def DiagonalMatrix1OperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     _lower(p, d.input_tensor, d.output_tensor, Scalar.of(d.value, d.value_data_type),
            index(d.diagonal_fill_begin), index(d.diagonal_fill_end))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..desc import TensorDesc
 from ..dtypes import Scalar
 from ..lowering.builder import PlanBuilder
 from ..lowering.elementwise import elementwise_lowering, float_bits
-from .base import operator
+from .base import OperatorDesc, operator
 from .elementwise import check_attributes
 
 SHADER = "fill_value"
@@ -29,12 +27,12 @@ def fill(p: PlanBuilder, slot: str, y: TensorDesc, value: Scalar, first: int = 0
 
 
 @operator("FILL_VALUE_CONSTANT", shaders=(SHADER,), check=check_attributes, in_place=False)
-def FillValueConstantOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def FillValueConstantOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     fill(p, "output_tensor", d.output_tensor, Scalar.of(d.value, d.value_data_type))
 
 
 @operator("FILL_VALUE_SEQUENCE", shaders=(SHADER,), check=check_attributes, in_place=False)
-def FillValueSequenceOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def FillValueSequenceOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     y, kind = d.output_tensor, d.value_data_type
     start, delta = (Scalar.of(v, kind) for v in (d.value_start, d.value_delta))
     if kind.is_float:

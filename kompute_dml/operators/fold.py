@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import gcd
-from typing import Any
 
 from ..desc import TensorDesc
 from ..dtypes import DataType
@@ -12,7 +11,7 @@ from ..errors import expect
 from ..layout import Ints, packed_strides, product
 from ..lowering.builder import PlanBuilder
 from ..lowering.walk import Walk, reciprocal
-from .base import Output, operator
+from .base import OperatorDesc, Output, operator
 from .convolution.geometry import Window
 
 _INVOCATIONS = 256
@@ -21,7 +20,7 @@ _AXIS_WORDS = 9
 _MAX_EXTENT = (1 << 31) - 1
 
 
-def _windows(d: Any) -> list[Window]:
+def _windows(d: OperatorDesc) -> list[Window]:
     name = d.operator.name
     for field, values in (("WindowSizes", d.window_sizes), ("Strides", d.strides),
                           ("Dilations", d.dilations)):
@@ -31,7 +30,7 @@ def _windows(d: Any) -> list[Window]:
                                           d.end_padding)]
 
 
-def _image(d: Any, t: TensorDesc, field: str) -> TensorDesc:
+def _image(d: OperatorDesc, t: TensorDesc, field: str) -> TensorDesc:
     """{N, C, spatial..}, without leading ones."""
     axes, most = d.dimension_count, t.dimension_count - 2
     expect(0 < axes <= most and all(n == 1 for n in t.sizes[: most - axes]), d.operator.name,
@@ -51,7 +50,7 @@ _COLUMNS = 3
 """Dimensions of columns: {N, C * window, blocks}."""
 
 
-def _blocks(d: Any, image: TensorDesc) -> list[int]:
+def _blocks(d: OperatorDesc, image: TensorDesc) -> list[int]:
     """The number of blocks along each spatial dimension of the image."""
     name = d.operator.name
     blocks = []
@@ -65,7 +64,7 @@ def _blocks(d: Any, image: TensorDesc) -> list[int]:
     return blocks
 
 
-def _columns(d: Any) -> Mapping[str, Output | list[Output]]:
+def _columns(d: OperatorDesc) -> Mapping[str, Output | list[Output]]:
     x, y = _image(d, d.input_tensor, "InputTensor"), d.output_tensor
     ones = 0 if y is None else max(y.dimension_count - _COLUMNS, 0)
     sizes = (x.sizes[0], x.sizes[1] * product(d.window_sizes), product(_blocks(d, x)))
@@ -91,7 +90,7 @@ def _phases(w: Window, tap: int, block: int) -> tuple[int, list[int]]:
     return most, words
 
 
-def _dispatch(d: Any, p: PlanBuilder, to: str, walk: Walk, words: list[int],
+def _dispatch(d: OperatorDesc, p: PlanBuilder, to: str, walk: Walk, words: list[int],
               spec: dict[str, int], before: int = 0) -> None:
     p.dispatch(
         f"fold.{to}", -(-walk.count // _INVOCATIONS), x=p.read("input_tensor"),
@@ -109,7 +108,7 @@ def _coordinates(axes: int, *steps: Sequence[int]) -> list[Ints]:
 
 
 @operator("UNFOLD", output=_columns, shaders=("fold",))
-def UnfoldOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def UnfoldOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     x, y = _image(d, d.input_tensor, "InputTensor"), _last(d.output_tensor, _COLUMNS)
     blocks, axes, windows = _blocks(d, x), d.dimension_count, _windows(d)
     each = _each(y, blocks[-1])
@@ -130,7 +129,7 @@ def UnfoldOperatorDesc(d: Any, p: PlanBuilder) -> None:
               sum(w.start * s for w, s in zip(windows, x.strides[2:])))
 
 
-def _check_fold(d: Any, strict: bool) -> None:
+def _check_fold(d: OperatorDesc, strict: bool) -> None:
     x, y = d.input_tensor, _image(d, d.output_tensor, "OutputTensor")
     sizes = [*[1] * (x.dimension_count - _COLUMNS), y.sizes[0],
              y.sizes[1] * product(d.window_sizes), product(_blocks(d, y))]
@@ -139,7 +138,7 @@ def _check_fold(d: Any, strict: bool) -> None:
 
 
 @operator("FOLD", shaders=("fold",), check=_check_fold)
-def FoldOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def FoldOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     x, y = _last(d.input_tensor, _COLUMNS), _image(d, d.output_tensor, "OutputTensor")
     blocks, axes, windows = _blocks(d, y), d.dimension_count, _windows(d)
     each = _each(y, y.sizes[-1])

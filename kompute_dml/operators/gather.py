@@ -13,8 +13,12 @@ from ..layout import Ints, is_packed, packed_strides, pad_left, power_of_two, pr
 from ..lowering.builder import PlanBuilder
 from ..lowering.copy import copied_input
 from ..lowering.indexed import GATHERS, SCATTERS, Coordinate, Indexed, gather, scatter
+from ..lowering.kernel import Kernel, choose
 from ..lowering.walk import Walk, reciprocal
-from .base import Output, axis_in, operator
+from ..runtime.shader_library import Variant
+from ..runtime.traits import DeviceTraits
+from ..tuning import work_key
+from .base import OperatorDesc, Output, axis_in, operator
 
 _LOCAL_SIZE = 256
 _BLOCK = 4096
@@ -23,15 +27,14 @@ _LONGEST_ROW = 8192
 """The most elements of a row whose last updates shared memory can note."""
 _MOST_UPDATES = 1 << 16
 """The most updates of such a row."""
-_FEWEST_LINES, _LINES, _MOST_PASSES = 64, 64, 65_000
-"""Lines that keep a CPU busy, those of a workgroup, and the most updates of one: lavapipe ends
-loops after 65,535 passes."""
+_FEWEST_LINES, _LINES = 64, 64
+"""Lines that keep a CPU busy, and those of a workgroup."""
 
 
 # GATHER
 
 
-def _gather_sizes(d: Any) -> Output:
+def _gather_sizes(d: OperatorDesc) -> Output:
     x, indices, name = d.input_tensor, d.indices_tensor, d.operator.name
     axis, count, rank = axis_in(name, d.axis, x), d.index_dimensions, indices.dimension_count
     expect(0 <= count <= rank, name, "IndexDimensions",
@@ -47,22 +50,22 @@ def _gather_sizes(d: Any) -> Output:
     return Output(pad_left(sizes[surplus:], x.dimension_count, 1), x.data_type)
 
 
-def _output(made: Any) -> Any:
-    return lambda d: {"output_tensor": made(d)}
+def _output(infer: Any) -> Any:
+    return lambda d: {"output_tensor": infer(d)}
 
 
 @operator("GATHER", output=_output(_gather_sizes), shaders=GATHERS)
-def GatherOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def GatherOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     x, indices, y = d.input_tensor, d.indices_tensor, d.output_tensor
     before, after = d.axis, x.dimension_count - d.axis - 1
     first = indices.dimension_count - d.index_dimensions
     sizes = (*x.sizes[:before], *indices.sizes[first:], *x.sizes[before + 1:])
-    given = d.index_dimensions
+    index_rank = d.index_dimensions
     gather(p, Indexed(
         sizes, _right_aligned(y.strides, len(sizes)),
         (*(0,) * before, *indices.strides[first:], *(0,) * after),
-        (*x.strides[:before], *(0,) * given, *x.strides[before + 1:]),
-        (*(False,) * before, *(True,) * given, *(False,) * after),
+        (*x.strides[:before], *(0,) * index_rank, *x.strides[before + 1:]),
+        (*(False,) * before, *(True,) * index_rank, *(False,) * after),
         (Coordinate(x.sizes[d.axis], x.strides[d.axis]),), 0))
 
 
@@ -74,7 +77,7 @@ def _right_aligned(values: Ints, count: int) -> Ints:
 # GATHER_ELEMENTS, SCATTER
 
 
-def _along_axis(indexed: TensorDesc, indices: TensorDesc, listed: TensorDesc, axis: int) -> Indexed:
+def along_axis(indexed: TensorDesc, indices: TensorDesc, listed: TensorDesc, axis: int) -> Indexed:
     """Each element has its own index, which replaces its coordinate on the axis."""
     strides = tuple(0 if d == axis else s for d, s in enumerate(indexed.strides))
     return Indexed(
@@ -82,7 +85,7 @@ def _along_axis(indexed: TensorDesc, indices: TensorDesc, listed: TensorDesc, ax
         (Coordinate(indexed.sizes[axis], indexed.strides[axis], 1),), 0)
 
 
-def _check_along_axis(d: Any, strict: bool) -> None:
+def check_along_axis(d: OperatorDesc, strict: bool) -> None:
     x, indices, name = d.input_tensor, d.indices_tensor, d.operator.name
     axis = axis_in(name, d.axis, x)
     for i, (n, most) in enumerate(zip(indices.sizes, x.sizes)):
@@ -95,81 +98,145 @@ def _check_along_axis(d: Any, strict: bool) -> None:
 
 @operator("GATHER_ELEMENTS", output=_output(lambda d: Output(d.indices_tensor.sizes,
                                                              d.input_tensor.data_type)),
-          shaders=GATHERS, check=_check_along_axis, axis=-1)
-def GatherElementsOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    gather(p, _along_axis(d.input_tensor, d.indices_tensor, d.output_tensor, d.axis))
+          shaders=GATHERS, check=check_along_axis, axis=-1)
+def GatherElementsOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
+    gather(p, along_axis(d.input_tensor, d.indices_tensor, d.output_tensor, d.axis))
 
 
-def _like_input(d: Any) -> Output:
+def _like_input(d: OperatorDesc) -> Output:
     return Output(d.input_tensor.sizes, d.input_tensor.data_type)
 
 
 @operator("SCATTER", output=_output(_like_input),
-          shaders=("scatter_rows", "scatter_columns", *SCATTERS), check=_check_along_axis, axis=-1)
-def ScatterOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    if not (_scatter_rows(p) or _scatter_columns(p)):
-        scatter(p, _along_axis(d.output_tensor, d.indices_tensor, d.updates_tensor, d.axis))
+          shaders=("scatter_rows", "scatter_columns", *SCATTERS), check=check_along_axis, axis=-1)
+def ScatterOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
+    problem = Updates(d)
+    choose(SCATTER_KERNELS, problem, p).lower(problem, p)
 
 
-def _scatter_rows(p: PlanBuilder) -> bool:
-    """Add the dispatch if rows along the axis are contiguous and short, one workgroup for each.
-    Else return False."""
-    d = p.desc
-    axis, size, updates = d.axis, d.input_tensor.sizes[d.axis], d.indices_tensor.sizes[d.axis]
-    tensors = d.updates_tensor, d.indices_tensor, d.input_tensor, d.output_tensor
-    others = [i for i, n in enumerate(d.input_tensor.sizes) if i != axis]
-    if (size > min(_LONGEST_ROW, p.device.max_shared_memory // 8) or updates > _MOST_UPDATES
-            or any(t.strides[axis] != 1 for t in tensors)
-            or any(d.indices_tensor.sizes[i] != d.input_tensor.sizes[i] for i in others)):
-        return False
-    rows = Walk([d.input_tensor.sizes[i] for i in others],
-                *([t.strides[i] for i in others] for t in tensors))
-    kind, index = d.input_tensor.data_type, d.indices_tensor.data_type
+class Updates:
+    """Updates of lines along an axis."""
 
-    def even(t: TensorDesc, n: int) -> bool:
-        each = 16 // t.data_type.itemsize
-        return t.is_aligned and n % each == 0 and not any(
-            t.strides[i] % each for i in others if t.sizes[i] > 1)
+    def __init__(self, d: OperatorDesc) -> None:
+        self.desc, self.axis = d, d.axis
+        self.size, self.updates = d.input_tensor.sizes[d.axis], d.indices_tensor.sizes[d.axis]
+        self.others = [i for i in range(d.input_tensor.dimension_count) if i != d.axis]
 
-    p.dispatch(
-        "scatter_rows", rows.count, updates=p.read("updates_tensor"),
-        indices=p.read("indices_tensor"), x=p.read("input_tensor"), y=p.write("output_tensor"),
-        params=rows.words, push={"rows": rows.count, "size": size, "updates": updates},
-        spec={"LOCAL_SIZE": _LOCAL_SIZE, "TYPE": kind.itemsize, "INDEX_TYPE": index.code,
-              "ROOM": max(power_of_two(size), 1024),
-              "EVEN": kind.itemsize in (2, 4) and even(d.indices_tensor, updates)
-              and even(d.input_tensor, size) and even(d.output_tensor, size)},
-    )
-    return True
+    @property
+    def work(self) -> str:
+        kind = f"scatter {self.desc.input_tensor.data_type.width}"
+        lines = product([self.desc.indices_tensor.sizes[i] for i in self.others])
+        return work_key(kind, lines, self.size, self.updates)
+
+    def lines(self, sizes: Ints, *tensors: TensorDesc) -> Walk:
+        return Walk([sizes[i] for i in self.others],
+                    *([t.strides[i] for i in self.others] for t in tensors))
 
 
-def _scatter_columns(p: PlanBuilder) -> bool:
-    """Add the dispatches for a CPU and many lines along the axis, one invocation for each. Else
-    return False."""
-    d = p.desc
-    axis, updates, y = d.axis, d.indices_tensor.sizes[d.axis], d.output_tensor
-    tensors = d.updates_tensor, d.indices_tensor, y
-    others = [i for i, n in enumerate(d.indices_tensor.sizes) if i != axis]
-    lines = Walk([d.indices_tensor.sizes[i] for i in others],
-                 *([t.strides[i] for i in others] for t in tensors))
-    if not p.device.is_cpu or updates > _MOST_PASSES or lines.count < _FEWEST_LINES:
-        return False
-    p.add(copied_input(p.target, d.input_tensor, y))
-    p.dispatch(
-        "scatter_columns", -(-lines.count // _LINES), updates=p.read("updates_tensor"),
-        indices=p.read("indices_tensor"), y=p.write("output_tensor"), params=lines.words,
-        push={"lines": lines.count, "size": y.sizes[axis], "updates": updates,
-              "steps": tuple(t.strides[axis] for t in tensors)},
-        spec={"LOCAL_SIZE": _LINES, "TYPE": y.data_type.itemsize,
-              "INDEX_TYPE": d.indices_tensor.data_type.code})
-    return True
+class _Rows(Kernel[Updates]):
+    """Contiguous, short rows along the axis, one workgroup for each."""
+
+    name = "rows"
+
+    def shader(self, problem: Updates) -> str:
+        return "scatter_rows"
+
+    def takes(self, problem: Updates, variant: Variant, traits: DeviceTraits) -> tuple[int, int]:
+        return 0, 0  # constants decide, for what the device has
+
+    def _tensors(self, problem: Updates) -> tuple[TensorDesc, ...]:
+        d = problem.desc
+        return d.updates_tensor, d.indices_tensor, d.input_tensor, d.output_tensor
+
+    def serves(self, problem: Updates, traits: DeviceTraits) -> str | None:
+        d = problem.desc
+        if problem.size > min(_LONGEST_ROW, traits.max_shared_memory // 8) or (
+                problem.updates > _MOST_UPDATES):
+            return "rows are long"
+        if any(t.strides[problem.axis] != 1 for t in self._tensors(problem)):
+            return "rows are not contiguous"
+        same = all(d.indices_tensor.sizes[i] == d.input_tensor.sizes[i] for i in problem.others)
+        return None if same else "some rows have no updates"
+
+    def lower(self, problem: Updates, p: PlanBuilder) -> None:
+        d, size, updates = problem.desc, problem.size, problem.updates
+        rows = problem.lines(d.input_tensor.sizes, *self._tensors(problem))
+        kind, index = d.input_tensor.data_type, d.indices_tensor.data_type
+
+        def even(t: TensorDesc, n: int) -> bool:
+            each = 16 // t.data_type.itemsize
+            return t.is_aligned and n % each == 0 and not any(
+                t.strides[i] % each for i in problem.others if t.sizes[i] > 1)
+
+        p.dispatch(
+            "scatter_rows", rows.count, updates=p.read("updates_tensor"),
+            indices=p.read("indices_tensor"), x=p.read("input_tensor"), y=p.write("output_tensor"),
+            params=rows.words, push={"rows": rows.count, "size": size, "updates": updates},
+            spec={"LOCAL_SIZE": _LOCAL_SIZE, "TYPE": kind.itemsize, "INDEX_TYPE": index.code,
+                  "ROOM": max(power_of_two(size), 1024),
+                  "EVEN": kind.itemsize in (2, 4) and even(d.indices_tensor, updates)
+                  and even(d.input_tensor, size) and even(d.output_tensor, size)})
+
+
+class _Columns(Kernel[Updates]):
+    """Many lines along the axis, one invocation of a CPU for each."""
+
+    name = "columns"
+
+    def shader(self, problem: Updates) -> str:
+        return "scatter_columns"
+
+    def takes(self, problem: Updates, variant: Variant, traits: DeviceTraits) -> tuple[int, int]:
+        return _LINES, variant.shared_bytes
+
+    def _lines(self, problem: Updates) -> Walk:
+        d = problem.desc
+        return problem.lines(d.indices_tensor.sizes, d.updates_tensor, d.indices_tensor,
+                             d.output_tensor)
+
+    def serves(self, problem: Updates, traits: DeviceTraits) -> str | None:
+        if not traits.is_cpu or problem.updates > traits.max_loop_passes:
+            return "for a CPU, and few updates of a line"
+        few = self._lines(problem).count < _FEWEST_LINES
+        return f"fewer than {_FEWEST_LINES} lines" if few else None
+
+    def estimate(self, problem: Updates, traits: DeviceTraits) -> float:
+        return 1.0
+
+    def lower(self, problem: Updates, p: PlanBuilder) -> None:
+        d, lines, y = problem.desc, self._lines(problem), problem.desc.output_tensor
+        p.add(copied_input(p, d.input_tensor, y))
+        p.dispatch(
+            "scatter_columns", -(-lines.count // _LINES), updates=p.read("updates_tensor"),
+            indices=p.read("indices_tensor"), y=p.write("output_tensor"), params=lines.words,
+            push={"lines": lines.count, "size": y.sizes[problem.axis], "updates": problem.updates,
+                  "steps": tuple(t.strides[problem.axis]
+                                 for t in (d.updates_tensor, d.indices_tensor, y))},
+            spec={"LOCAL_SIZE": _LINES, "TYPE": y.data_type.itemsize,
+                  "INDEX_TYPE": d.indices_tensor.data_type.code})
+
+
+class _Places(Kernel[Updates]):
+    """Any layout, in three steps."""
+
+    name = "places"
+
+    def estimate(self, problem: Updates, traits: DeviceTraits) -> float:
+        return 2.0
+
+    def lower(self, problem: Updates, p: PlanBuilder) -> None:
+        d = problem.desc
+        scatter(p, along_axis(d.output_tensor, d.indices_tensor, d.updates_tensor, d.axis))
+
+
+SCATTER_KERNELS: tuple[Kernel[Updates], ...] = (_Rows(), _Columns(), _Places())
 
 
 # GATHER_ND, GATHER_ND1, SCATTER_ND
 
 
 @dataclass(frozen=True)
-class _Tuples:
+class Tuples:
     """The valid dimensions of an operator whose indices' last dimension is a tuple."""
 
     input_sizes: Ints
@@ -200,7 +267,7 @@ class _Tuples:
                   for i in chosen), self.step)
 
 
-def _tuples(d: Any) -> _Tuples:
+def tuples_of(d: OperatorDesc) -> Tuples:
     """Check the description and return its dimensions."""
     x, indices, name = d.input_tensor, d.indices_tensor, d.operator.name
     counts = []
@@ -219,7 +286,7 @@ def _tuples(d: Any) -> _Tuples:
     room = d.input_dimension_count - batches
     expect(length <= room, name, f"IndicesTensor.Sizes[{indices.dimension_count - 1}]",
            f"be at most {room} (dimensions of InputTensor that are no batches)", length)
-    result = _Tuples(x.sizes[counts[0]:], x.strides[counts[0]:], indices.sizes[counts[1]:-1],
+    result = Tuples(x.sizes[counts[0]:], x.strides[counts[0]:], indices.sizes[counts[1]:-1],
                      indices.strides[counts[1]:-1], length, indices.strides[-1], batches)
     expect(result.index_sizes[:batches] == result.input_sizes[:batches], name,
            "IndicesTensor.Sizes", f"begin with the input's batches "
@@ -231,17 +298,17 @@ def _tuples(d: Any) -> _Tuples:
     return result
 
 
-def _tuple_sizes(d: Any) -> Ints:
-    sizes, rank = _tuples(d).sizes, d.input_tensor.dimension_count
+def _tuple_sizes(d: OperatorDesc) -> Ints:
+    sizes, rank = tuples_of(d).sizes, d.input_tensor.dimension_count
     return pad_left(sizes, rank, 1)[-rank:]
 
 
-def _gathered_tuples(d: Any) -> Output:
+def _gathered_tuples(d: OperatorDesc) -> Output:
     return Output(_tuple_sizes(d), d.input_tensor.data_type)
 
 
-def _gather_tuples(d: Any, p: PlanBuilder) -> None:
-    gather(p, _tuples(d).indexed(d.output_tensor))
+def _gather_tuples(d: OperatorDesc, p: PlanBuilder) -> None:
+    gather(p, tuples_of(d).indexed(d.output_tensor))
 
 
 GatherNdOperatorDesc = operator(
@@ -251,17 +318,17 @@ GatherNd1OperatorDesc = operator(
     batch_dimension_count=0)(_gather_tuples)
 
 
-def _check_scatter_nd(d: Any, strict: bool) -> None:
+def check_scatter_nd(d: OperatorDesc, strict: bool) -> None:
     sizes = _tuple_sizes(d)
     expect(d.updates_tensor.sizes == sizes, d.operator.name, "UpdatesTensor.Sizes",
            f"be {list(sizes)}", list(d.updates_tensor.sizes))
 
 
 @operator("SCATTER_ND", output=_output(_like_input), shaders=SCATTERS,
-          check=_check_scatter_nd)
-def ScatterNdOperatorDesc(d: Any, p: PlanBuilder) -> None:
+          check=check_scatter_nd)
+def ScatterNdOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     y = d.output_tensor
-    how = _tuples(d)
+    how = tuples_of(d)
     how = replace(how, input_strides=y.strides[-len(how.input_strides):])
     scatter(p, how.indexed(d.updates_tensor))
 
@@ -272,7 +339,7 @@ def ScatterNdOperatorDesc(d: Any, p: PlanBuilder) -> None:
 _ROWS_AT_ONCE, _ONE_HOT_PARTS = True, 4
 
 
-def _check_one_hot(d: Any, strict: bool) -> None:
+def _check_one_hot(d: OperatorDesc, strict: bool) -> None:
     indices, values, y, name = d.indices_tensor, d.values_tensor, d.output_tensor, d.operator.name
     axis = axis_in(name, d.axis, y, of="OutputTensor")
     sizes = [1 if i == axis else n for i, n in enumerate(y.sizes)]
@@ -283,7 +350,7 @@ def _check_one_hot(d: Any, strict: bool) -> None:
 
 
 @operator("ONE_HOT", shaders=("one_hot",), check=_check_one_hot)
-def OneHotOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def OneHotOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     indices, values, y, axis = d.indices_tensor, d.values_tensor, d.output_tensor, d.axis
     kind = y.data_type
     along = tuple(int(i == axis) for i in range(y.dimension_count))
@@ -316,19 +383,19 @@ def OneHotOperatorDesc(d: Any, p: PlanBuilder) -> None:
 # NONZERO_COORDINATES
 
 
-def _nonzero_outputs(d: Any) -> Mapping[str, Output | list[Output]]:
+def _nonzero_outputs(d: OperatorDesc) -> Mapping[str, Output | list[Output]]:
     x = d.input_tensor
-    made: dict[str, Output | list[Output]] = {}
+    outputs: dict[str, Output | list[Output]] = {}
     # _check_nonzero checks descriptions with other valid sizes.
     if d.output_count_tensor is None:
-        made["output_count_tensor"] = Output((1,), DataType.UINT32)
+        outputs["output_count_tensor"] = Output((1,), DataType.UINT32)
     if d.output_coordinates_tensor is None:
-        made["output_coordinates_tensor"] = Output(
+        outputs["output_coordinates_tensor"] = Output(
             (x.element_count, x.dimension_count), DataType.UINT32)
-    return made
+    return outputs
 
 
-def _check_nonzero(d: Any, strict: bool) -> None:
+def _check_nonzero(d: OperatorDesc, strict: bool) -> None:
     x, count, y, name = (d.input_tensor, d.output_count_tensor, d.output_coordinates_tensor,
                          d.operator.name)
     expect(count.element_count == 1, name, "OutputCountTensor.Sizes", "be all 1",
@@ -343,7 +410,7 @@ def _check_nonzero(d: Any, strict: bool) -> None:
 
 @operator("NONZERO_COORDINATES", output=_nonzero_outputs, check=_check_nonzero,
           shaders=("nonzero_marks", "nonzero_sums", "nonzero_coordinates"))
-def NonzeroCoordinatesOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def NonzeroCoordinatesOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     x, y = d.input_tensor, d.output_coordinates_tensor
     count, kind = x.element_count, x.data_type
     blocks = -(-count // _BLOCK)

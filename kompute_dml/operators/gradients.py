@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ..dtypes import DataType, saturate
 from ..errors import UnsupportedError, expect
@@ -15,11 +14,11 @@ from ..layout import (
 )
 from ..lowering import copy
 from ..lowering.builder import PlanBuilder
-from ..lowering.copy import View, copied
+from ..lowering.copy import CopyView, copied
 from ..lowering.elementwise import float_bits
 from ..lowering.plan import UNUSED
 from ..lowering.walk import Walk, reciprocal
-from .base import like, operator
+from .base import OperatorDesc, like, operator
 from .elementwise import row
 from .fill_value import SHADER, fill
 from .movement import slice1_begins, slice1_sizes, slice1_view
@@ -27,18 +26,15 @@ from .normalization import check_neighbours, refuse_long_windows
 
 _LARGE = 1 << 31
 """Fewer elements have signed distances."""
-_PASSES = 65_000
-"""The most passes of nested loops: lavapipe ends loops after 65,535, and walks have loops, too."""
 
 
-
-def refuse_long_sums(d: Any, p: PlanBuilder, loops: Sequence[int]) -> None:
-    """Raise if a CPU driver would end nested loops too early."""
+def refuse_long_sums(d: OperatorDesc, p: PlanBuilder, loops: Sequence[int]) -> None:
+    """Raise if a driver would end nested loops too early."""
     passes = sum(product(loops[: i + 1]) for i in range(len(loops)))
-    if p.device.is_cpu and passes > _PASSES:
+    if passes > (most := p.device.max_loop_passes):
         raise UnsupportedError(
-            f"{d.operator.name}: up to {product(loops)} elements for one: more than {_PASSES}, "
-            "with those of the loops around, are not supported on a CPU")
+            f"{d.operator.name}: up to {product(loops)} elements for one: more than {most}, "
+            "with those of the loops around, are not supported on this device")
 
 
 row("ACTIVATION_RELU_GRAD", shader="relu_grad")
@@ -49,7 +45,7 @@ for _name in ("CLIP_GRAD", "CLIP_GRAD1"):
 # Slices
 
 
-def _check_slice(d: Any, strict: bool) -> None:
+def _check_slice(d: OperatorDesc, strict: bool) -> None:
     most = slice1_sizes(d, "OutputGradientTensor")
     for i, (n, m) in enumerate(zip(d.input_gradient_tensor.sizes, most)):
         expect(n <= m, d.operator.name, f"InputGradientTensor.Sizes[{i}]",
@@ -57,7 +53,7 @@ def _check_slice(d: Any, strict: bool) -> None:
 
 
 @operator("SLICE_GRAD", shaders=("slice_grad", SHADER, *copy.SHADERS), check=_check_slice)
-def SliceGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def SliceGradOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     dx, dy = d.output_gradient_tensor, d.input_gradient_tensor
     each = 16 // dx.data_type.itemsize
     # A CPU is faster where single elements of one or two bytes would be stored.
@@ -68,11 +64,11 @@ def SliceGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
         _slice_vectors(p, d, each)
         return
     fill(p, "output_gradient_tensor", dx, saturate(0, dx.data_type))
-    p.add(copied(p.target, dy.sizes, View.whole("input_gradient_tensor", dy),
+    p.add(copied(p, dy.sizes, CopyView.whole("input_gradient_tensor", dy),
                  slice1_view(d, "output_gradient_tensor")))
 
 
-def _slice_vectors(p: PlanBuilder, d: Any, each: int) -> None:
+def _slice_vectors(p: PlanBuilder, d: OperatorDesc, each: int) -> None:
     """Zeros and elements in one store of a vector."""
     dx, dy = d.output_gradient_tensor, d.input_gradient_tensor
     begins = slice1_begins(d)
@@ -136,7 +132,7 @@ _HALVES_TURN = 4
 _LEAST_NORMAL = 2.0**-126
 
 
-def _along_channels(d: Any, p: PlanBuilder) -> None:
+def _along_channels(d: OperatorDesc, p: PlanBuilder) -> None:
     """Each invocation goes along the channels, or a span of them, and reads them once."""
     x, dy, dx = d.input_tensor, d.input_gradient_tensor, d.output_gradient_tensor
     channels, kept = x.sizes[1], [a for a in range(len(x.sizes)) if a != 1]
@@ -176,7 +172,7 @@ def _along_channels(d: Any, p: PlanBuilder) -> None:
           shaders=("local_response_normalization_grad",
                    _ALONG_CHANNELS, _ALONG_HALVES), check=check_neighbours,
           cross_channel=True, alpha=1e-4, beta=0.75, bias=1.0)
-def LocalResponseNormalizationGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def LocalResponseNormalizationGradOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     x, cross = d.input_tensor, bool(d.cross_channel)
     refuse_long_windows(d, p)
     if cross and not p.device.is_cpu and d.local_size <= _LONGEST_KEPT:
@@ -189,13 +185,13 @@ def LocalResponseNormalizationGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
     before, after = (d.local_size - 1) // 2, d.local_size // 2
     parts = p.temporary(4, 2 * x.element_count)
     packed = tuple(2 * s for s in packed_strides(x.sizes))
-    for step, steps, window, made, dx in (
+    for step, steps, window, operand, dx in (
         ("factors", x.strides, (before, after), parts, UNUSED),
         ("sums", packed, (after, before), parts.reading(), p.write("output_gradient_tensor")),
     ):
         p.dispatch(
             f"local_response_normalization_grad.{step}", -(-walk.count // local_size),
-            x=p.read("input_tensor"), dy=p.read("input_gradient_tensor"), parts=made, dx=dx,
+            x=p.read("input_tensor"), dy=p.read("input_gradient_tensor"), parts=operand, dx=dx,
             params=walk.words,
             push={"count": walk.count, "sizes": x.sizes, "steps": steps,
                   "before": window[0], "after": window[1],

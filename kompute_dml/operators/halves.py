@@ -9,7 +9,7 @@ from ..desc import TensorDesc, TensorFlags
 from ..dtypes import DataType
 from ..layout import memory_order, packed_strides
 from ..lowering.builder import PlanBuilder
-from .base import definitions
+from .base import OperatorDesc, definitions
 
 _WORTH_ROUNDING = 1 << 24
 """Multiplications from which matrix units make up for rounding what they read."""
@@ -21,7 +21,7 @@ def pay_off(p: PlanBuilder, factors: TensorDesc, work: int) -> bool:
             and p.device.multiplies(16, 16, 16, "f16", "f32"))
 
 
-def lower(p: PlanBuilder, d: Any, slots: tuple[str, str]) -> None:
+def lower(p: PlanBuilder, d: OperatorDesc, slots: tuple[str, str]) -> None:
     """The operator with two of its inputs rounded to FLOAT16. Sums stay FLOAT32.
 
     Those that are OWNED_BY_DML are rounded once.

@@ -11,10 +11,10 @@ from ..errors import expect
 from ..layout import Ints, product
 from ..lowering import copy
 from ..lowering.builder import PlanBuilder
-from ..lowering.copy import View, copied
+from ..lowering.copy import CopyView, copied
 from ..lowering.plan import UNUSED, Operand
-from ..lowering.walk import Walk
-from .base import Output, axis_in, operator
+from ..lowering.walk import Walk, length_of
+from .base import OperatorDesc, Output, axis_in, operator
 
 _FEW = 7
 """Tensors that a dispatch of ``join`` takes beside the whole."""
@@ -32,7 +32,7 @@ _RUNS_ON_CPU, _LANES_ON_CPU = 1 << 12, 64
 _SHADERS = ("join", "join_many", "join_walked", *copy.SHADERS)
 
 
-def _pieces(d: Any, pieces: str, one: TensorDesc) -> Ints:
+def _pieces(d: OperatorDesc, pieces: str, one: TensorDesc) -> Ints:
     """The sizes of the tensors of array ``pieces`` together. Raises where they do not fit, and are
     not like ``one`` but on the axis."""
     tensors = getattr(d, pieces)
@@ -49,17 +49,17 @@ def _pieces(d: Any, pieces: str, one: TensorDesc) -> Ints:
     return tuple(wanted)
 
 
-def _joined(d: Any) -> dict[str, Output | list[Output]]:
+def _joined(d: OperatorDesc) -> dict[str, Output | list[Output]]:
     first = d.input_tensors[0]
     return {"output_tensor": Output(_pieces(d, "input_tensors", first), first.data_type)}
 
 
 @operator("JOIN", output=_joined, shaders=_SHADERS, in_place=False)
-def JoinOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def JoinOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     _join(p, "output_tensor", d.output_tensor, "input_tensors", d.input_tensors, d.axis)
 
 
-def _check_split(d: Any, strict: bool) -> None:
+def _check_split(d: OperatorDesc, strict: bool) -> None:
     x = d.input_tensor
     together = _pieces(d, "output_tensors", x)
     axis = d.axis
@@ -69,7 +69,7 @@ def _check_split(d: Any, strict: bool) -> None:
 
 
 @operator("SPLIT", shaders=_SHADERS, check=_check_split, in_place=False)
-def SplitOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def SplitOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     _join(p, "input_tensor", d.input_tensor, "output_tensors", d.output_tensors, d.axis)
 
 
@@ -88,17 +88,17 @@ def _join(
         return
     parts, begin = [], 0
     for i, t in enumerate(tensors):
-        piece = View.whole(f"{pieces}[{i}]", t)
-        parts.append((piece, View(whole, of, of.strides, begin * of.strides[axis])))
+        piece = CopyView.whole(f"{pieces}[{i}]", t)
+        parts.append((piece, CopyView(whole, of, of.strides, begin * of.strides[axis])))
         begin += t.sizes[axis]
     if _walked(p, whole, parts):
         return
     for piece, there in parts:
         views = (piece, there) if whole == "output_tensor" else (there, piece)
-        p.add(copied(p.target, piece.desc.sizes, *views))
+        p.add(copied(p, piece.desc.sizes, *views))
 
 
-def _walked(p: PlanBuilder, whole: str, parts: Sequence[tuple[View, View]]) -> bool:
+def _walked(p: PlanBuilder, whole: str, parts: Sequence[tuple[CopyView, CopyView]]) -> bool:
     """Add dispatches that move many parts each, or return False where a copy of each is better."""
     most = max((n for n in _WALKED if n + 2 <= p.device.max_bindings), default=0)
     if len(parts) == 1 or not most or p.device.is_cpu:
@@ -215,7 +215,7 @@ class _Rows:
         on_cpu, local_size, each = self.p.device.is_cpu, self.p.device.local_size, _UNITS
         if on_cpu:
             local_size = _LANES_ON_CPU
-            each = min(max(self.rows * self.begins[-1] // _RUNS_ON_CPU, 1), _LANES_ON_CPU)
+            each = length_of(self.rows * self.begins[-1] // _RUNS_ON_CPU)
         groups, params = 0, []
         for begin, width in zip(self.begins, self.widths):
             params += [groups, begin, width]

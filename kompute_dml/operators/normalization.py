@@ -14,7 +14,7 @@ from ..lowering.elementwise import float_bits
 from ..lowering.rows import SHADER, Kind, broadcast_strides, normalize_rows
 from ..lowering.walk import Walk
 from ..spec import FeatureLevel
-from .base import axes_in, axis_in, like, operator
+from .base import OperatorDesc, axes_in, axis_in, like, operator
 
 _LOCAL_SIZE = 256
 _PIECES = 2
@@ -22,11 +22,9 @@ _PIECES = 2
 _LONG_LINE = 3 * _LOCAL_SIZE * _PIECES
 """The least pieces of a line that workgroups divide on a GPU, if its elements share mean, variance,
 scale and bias. Fewer would leave too many invocations of the last workgroup idle."""
-_LONGEST_WINDOW_ON_CPU = 1 << 15
-"""The most elements of a window on a CPU: lavapipe ends loops after 65,535 passes."""
 
 
-def _check_parameters(desc: Any, *fields: str) -> None:
+def _check_parameters(desc: OperatorDesc, *fields: str) -> None:
     """Raise unless parameters have the input's size or 1 in each dimension, and the output has the
     input's sizes."""
     x = desc.input_tensor
@@ -37,7 +35,7 @@ def _check_parameters(desc: Any, *fields: str) -> None:
                    f"{f.name}.Sizes", f"be 1 or InputTensor's, {list(x.sizes)}", list(t.sizes))
 
 
-def _check_switch(desc: Any, *fields: str) -> None:
+def _check_switch(desc: OperatorDesc, *fields: str) -> None:
     for f in desc.operator.spec.fields:
         if f.name in fields:
             value = getattr(desc, f.snake)
@@ -47,13 +45,13 @@ def _check_switch(desc: Any, *fields: str) -> None:
 # Mean and variance
 
 
-def _both_or_neither(desc: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
+def _both_or_neither(desc: OperatorDesc) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
     if (desc.scale_tensor is None) != (desc.bias_tensor is None):
         missing = "ScaleTensor" if desc.scale_tensor is None else "BiasTensor"
         yield FeatureLevel.FL_5_2, missing, "be given where the other is", None
 
 
-def _channel_sizes(desc: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
+def _channel_sizes(desc: OperatorDesc) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
     yield from _both_or_neither(desc)
     channels = desc.input_tensor.sizes[1:2]
     for name, t in (("ScaleTensor", desc.scale_tensor), ("BiasTensor", desc.bias_tensor)):
@@ -62,13 +60,13 @@ def _channel_sizes(desc: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
                    list(t.sizes))
 
 
-def _normalize(p: PlanBuilder, d: Any, axes: Any, mean: Any, variance: Any) -> None:
+def _normalize(p: PlanBuilder, d: OperatorDesc, axes: Any, mean: Any, variance: Any) -> None:
     kind = {(1, 1): Kind.CENTRED, (1, 0): Kind.SHIFTED, (0, 1): Kind.SQUARES,
             (0, 0): Kind.AS_IT_IS}[int(mean), int(variance)]
     normalize_rows(p, kind, axes, epsilon=float_bits(d.epsilon))
 
 
-def _check_mvn(desc: Any, strict: bool) -> None:
+def _check_mvn(desc: OperatorDesc, strict: bool) -> None:
     _check_switch(desc, "CrossChannel", "NormalizeVariance")
     _check_parameters(desc, "ScaleTensor", "BiasTensor")
 
@@ -76,12 +74,12 @@ def _check_mvn(desc: Any, strict: bool) -> None:
 @operator("MEAN_VARIANCE_NORMALIZATION", output=like("input_tensor"), shaders=(SHADER,),
           check=_check_mvn, newer=_both_or_neither, cross_channel=False, normalize_variance=True,
           epsilon=1e-5)
-def MeanVarianceNormalizationOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def MeanVarianceNormalizationOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     axes = (1, 2, 3) if d.cross_channel else (2, 3)
     _normalize(p, d, axes, True, d.normalize_variance)
 
 
-def _check_mvn1(desc: Any, strict: bool) -> None:
+def _check_mvn1(desc: OperatorDesc, strict: bool) -> None:
     axes_in(desc.operator.name, desc.axes, desc.input_tensor)
     _check_switch(desc, "NormalizeVariance", "UseMean", "UseVariance")
     _check_parameters(desc, "ScaleTensor", "BiasTensor")
@@ -89,27 +87,27 @@ def _check_mvn1(desc: Any, strict: bool) -> None:
 
 @operator("MEAN_VARIANCE_NORMALIZATION1", output=like("input_tensor"), shaders=(SHADER,),
           check=_check_mvn1, newer=_channel_sizes, normalize_variance=True, epsilon=1e-5)
-def MeanVarianceNormalization1OperatorDesc(d: Any, p: PlanBuilder) -> None:
+def MeanVarianceNormalization1OperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     _normalize(p, d, d.axes, True, d.normalize_variance)
 
 
 @operator("MEAN_VARIANCE_NORMALIZATION2", output=like("input_tensor"), shaders=(SHADER,),
           check=_check_mvn1, use_mean=True, use_variance=True, epsilon=1e-5)
-def MeanVarianceNormalization2OperatorDesc(d: Any, p: PlanBuilder) -> None:
+def MeanVarianceNormalization2OperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     _normalize(p, d, d.axes, d.use_mean, d.use_variance)
 
 
 # Norms
 
 
-def _check_lp(desc: Any, strict: bool) -> None:
+def _check_lp(desc: OperatorDesc, strict: bool) -> None:
     axis_in(desc.operator.name, desc.axis, desc.input_tensor)
     expect(desc.p in (1, 2), desc.operator.name, "P", "be 1 or 2", desc.p)
 
 
 @operator("LP_NORMALIZATION", output=like("input_tensor"), shaders=(SHADER,), check=_check_lp,
           axis=-1, epsilon=1e-5, p=2)
-def LpNormalizationOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def LpNormalizationOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     normalize_rows(p, Kind.L1 if d.p == 1 else Kind.L2, (d.axis,), epsilon=float_bits(d.epsilon))
 
 
@@ -118,12 +116,12 @@ def LpNormalizationOperatorDesc(d: Any, p: PlanBuilder) -> None:
 _PARAMETERS = ("mean_tensor", "variance_tensor", "scale_tensor", "bias_tensor")
 
 
-def _check_batch(desc: Any, strict: bool) -> None:
+def _check_batch(desc: OperatorDesc, strict: bool) -> None:
     _check_switch(desc, "Spatial")
     _check_parameters(desc, "MeanTensor", "VarianceTensor", "ScaleTensor", "BiasTensor")
 
 
-def _spatial(desc: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
+def _spatial(desc: OperatorDesc) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
     x = desc.input_tensor
     for name, t in (("MeanTensor", desc.mean_tensor), ("VarianceTensor", desc.variance_tensor)):
         if not desc.spatial and t.sizes[2:] != x.sizes[2:]:
@@ -133,7 +131,7 @@ def _spatial(desc: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
 
 @operator("BATCH_NORMALIZATION", output=like("input_tensor"), shaders=("batch_normalization",),
           check=_check_batch, newer=_spatial, spatial=True, epsilon=1e-5)
-def BatchNormalizationOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def BatchNormalizationOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     x, fused = d.input_tensor, fused_activation(d)
     tensors = [x, d.output_tensor, *(getattr(d, name) for name in _PARAMETERS)]
     walk = Walk(x.sizes, *(broadcast_strides(t, x) for t in tensors))
@@ -176,21 +174,21 @@ def BatchNormalizationOperatorDesc(d: Any, p: PlanBuilder) -> None:
 # Neighbours
 
 
-def _window(desc: Any) -> int:
+def _window(desc: OperatorDesc) -> int:
     """The number of elements in the largest window."""
     _, channels, *plane = desc.input_tensor.sizes
     return product([min(desc.local_size, n) for n in
                     ([channels] if desc.cross_channel else plane)])
 
 
-def refuse_long_windows(desc: Any, p: PlanBuilder) -> None:
-    if p.device.is_cpu and _window(desc) > _LONGEST_WINDOW_ON_CPU:
+def refuse_long_windows(desc: OperatorDesc, p: PlanBuilder) -> None:
+    if _window(desc) > (longest := p.device.max_loop_passes // 2):
         raise UnsupportedError(
             f"{desc.operator.name}: windows of {_window(desc)} elements: more than "
-            f"{_LONGEST_WINDOW_ON_CPU} are not supported on a CPU")
+            f"{longest} are not supported on a CPU")
 
 
-def check_neighbours(desc: Any, strict: bool) -> None:
+def check_neighbours(desc: OperatorDesc, strict: bool) -> None:
     _check_switch(desc, "CrossChannel")
     expect(desc.local_size >= 1, desc.operator.name, "LocalSize", "be at least 1", desc.local_size)
 
@@ -198,7 +196,7 @@ def check_neighbours(desc: Any, strict: bool) -> None:
 @operator("LOCAL_RESPONSE_NORMALIZATION", output=like("input_tensor"),
           shaders=("local_response_normalization",), check=check_neighbours, in_place=False,
           cross_channel=True, alpha=1e-4, beta=0.75, bias=1.0)
-def LocalResponseNormalizationOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def LocalResponseNormalizationOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     x, y = d.input_tensor, d.output_tensor
     refuse_long_windows(d, p)
     walk = Walk(x.sizes, x.strides, y.strides)

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..attributes import ReduceFunction
 from ..desc import TensorDesc
 from ..dtypes import DataType
 from ..errors import UnsupportedError, expect
-from ..layout import Ints, begin_with_vectors, coalesce, pad_left, power_of_two, product
+from ..layout import Ints, begin_with_vectors, coalesce, pad_left, product
 from ..lowering.builder import PlanBuilder
+from ..lowering.kernel import Kernel, choose
 from ..lowering.neighbours import Neighbours
 from ..lowering.plan import UNUSED, Operand
-from ..lowering.planes import block_strides, chosen
+from ..lowering.planes import Images, block_strides
+from ..runtime.traits import DeviceTraits
 from . import pooling_means
-from .base import Output, operator
+from .base import OperatorDesc, Output, operator
 from .reduce import lower as lower_reduction
 
 WINDOWS = ("pooling", "pooling_wide")
 _OF_HALVES = "pooling_planes_halves"
+WINNERS_OF_HALVES = f"{_OF_HALVES}.winner"
 _MANY = 64
 """Several invocations share a window from so many elements on."""
 _MANY_ON_CPU = 4096
@@ -28,8 +33,8 @@ _WHOLE = 32
 """The average of a whole plane of more elements is a reduction."""
 _UNROLLED = 32
 _LOCAL_SIZE = 256
-_PASSES = 65_535
-"""The most passes of a loop: lavapipe ends loops there."""
+_LANES = (1, 4, 16, 64)
+"""The invocations of a window, unless they are a workgroup. Few: a shader is compiled for each."""
 MOST_ALONG = 7
 """The most elements of a small window along an axis, and its largest stride."""
 _MOST_STEPS = 16
@@ -38,7 +43,7 @@ _EXACT_SUM = 1 << 23
 """The most 8-bit numbers whose sum fits an INT32."""
 
 
-class Window(NamedTuple):
+class PoolingWindow(NamedTuple):
     """A description's window, by spatial dimension."""
 
     sizes: Ints
@@ -53,7 +58,7 @@ class Window(NamedTuple):
         return tuple((n - 1) * d + 1 for n, d in zip(self.sizes, self.dilations))
 
 
-def window_of(desc: Any, pooled: TensorDesc | None = None) -> Window:
+def window_of(desc: OperatorDesc, pooled: TensorDesc | None = None) -> PoolingWindow:
     """The checked window of a description. It slides over InputTensor, or ``pooled``."""
     name, x = desc.operator.name, pooled or desc.input_tensor
     rank = x.dimension_count - 2
@@ -67,7 +72,7 @@ def window_of(desc: Any, pooled: TensorDesc | None = None) -> Window:
         least = 0 if field.endswith("Padding") else 1
         for i, n in enumerate(values):
             expect(n >= least, name, f"{field}[{i}]", f"be at least {least}", n)
-    result = Window(tuple(desc.window_size), tuple(desc.strides),
+    result = PoolingWindow(tuple(desc.window_size), tuple(desc.strides),
                     tuple(getattr(desc, "dilations", (1,) * rank)),
                     tuple(desc.start_padding), tuple(desc.end_padding))
     for i, (size, reach) in enumerate(zip(x.sizes[2:], result.reach)):
@@ -83,7 +88,7 @@ def window_of(desc: Any, pooled: TensorDesc | None = None) -> Window:
     return result
 
 
-def _output(desc: Any) -> Mapping[str, Output | list[Output]]:
+def _output(desc: OperatorDesc) -> Mapping[str, Output | list[Output]]:
     """The outputs. Sizes are rounded down; a larger output tensor rounds them up."""
     x, y, window = desc.input_tensor, desc.output_tensor, window_of(desc)
     sizes = list(x.sizes[:2])
@@ -91,18 +96,18 @@ def _output(desc: Any) -> Mapping[str, Output | list[Output]]:
         room = x.sizes[2 + i] + window.start[i] + window.end[i] - reach
         size = room // window.strides[i] + 1
         more = -(-room // window.strides[i]) + 1
-        given = y.sizes[2 + i] if y is not None else size
-        sizes.append(more if given == more else size)
-    made = Output(tuple(sizes), x.data_type)
+        own = y.sizes[2 + i] if y is not None else size
+        sizes.append(more if own == more else size)
+    described = Output(tuple(sizes), x.data_type)
     if hasattr(desc, "input_scale_tensor"):
-        made = made._replace(data_type=None)
-    result: dict[str, Output | list[Output]] = {"output_tensor": made}
+        described = described._replace(data_type=None)
+    result: dict[str, Output | list[Output]] = {"output_tensor": described}
     if hasattr(desc, "output_indices_tensor"):
-        result["output_indices_tensor"] = made._replace(data_type=None)
+        result["output_indices_tensor"] = described._replace(data_type=None)
     return result
 
 
-def _check_power(desc: Any, strict: bool) -> None:
+def _check_power(desc: OperatorDesc, strict: bool) -> None:
     expect(desc.p >= 1, desc.operator.name, "P", "be at least 1", desc.p)
 
 
@@ -110,7 +115,7 @@ _SCALARS = ("input_scale_tensor", "input_zero_point_tensor", "output_scale_tenso
             "output_zero_point_tensor")
 
 
-def _check_quantized(desc: Any, strict: bool) -> None:
+def _check_quantized(desc: OperatorDesc, strict: bool) -> None:
     channels = desc.input_tensor.sizes[1]
     for f in desc.operator.spec.inputs[1:]:
         t = getattr(desc, f.snake)
@@ -149,7 +154,7 @@ class _Shape(NamedTuple):
                 and all(d == 1 or n == 1 for d, n in zip(self.dilations, self.window)))
 
 
-def _shape(desc: Any, y: TensorDesc) -> _Shape:
+def _shape(desc: OperatorDesc, y: TensorDesc) -> _Shape:
     x, w = desc.input_tensor, window_of(desc)
     spatial = x.sizes[2:]
     whole = all(
@@ -206,9 +211,11 @@ def _chunks(x: TensorDesc, y: TensorDesc, step: int, least: int) -> tuple[int, i
     return None
 
 
-def blocks_of(op: str, d: Any, p: PlanBuilder, y: TensorDesc) -> Blocks | None:
+def blocks_of(op: str, d: OperatorDesc, traits: DeviceTraits, y: TensorDesc, halves: bool
+              ) -> Blocks | None:
     """The blocks of pooling_planes.comp, if it can compute ``y``: an output, or (``op`` is winner)
-    bytes that say which element of each window is the largest."""
+    bytes that say which element of each window is the largest. ``halves``: those of
+    pooling_planes_halves.comp, where it can."""
     x, shape = d.input_tensor, _shape(d, y)
     each = 16 // x.data_type.itemsize
     if (x.dimension_count != 4 or x.data_type not in (DataType.FLOAT16, DataType.FLOAT32)
@@ -216,25 +223,27 @@ def blocks_of(op: str, d: Any, p: PlanBuilder, y: TensorDesc) -> Blocks | None:
             or shape.dilations != (1, 1, 1) or not (x.is_aligned and y.is_aligned)
             or len(shape.x_sizes) != 3 or shape.x_sizes[1:] != x.sizes[2:]
             # Comparisons of floats must distinguish denormals, and sums keep NaN.
-            or not (op == "average" or p.device.exact_units)):
+            or not (op == "average" or traits.exact_units)):
         return None
     overlapping = any(k > s for k, s in zip(shape.window, shape.steps))
     # As measured on an H200: small blocks, as neighbours find in the cache what they share.
     if all(t.sizes[1] % each == 0 and begin_with_vectors(each, t.strides, 1) for t in (x, y)):
         rows, columns = (2, 1 if each == 4 else 2) if overlapping else (1, 1)
         return Blocks("last", rows, columns, each)
-    found = _chunks(x, y, shape.steps[2], 4 if op == "winner" else each // 4)
-    if found is None:
+    chunks = _chunks(x, y, shape.steps[2], 4 if op == "winner" else each // 4)
+    if chunks is None:
         return None
-    words, columns = found
+    words, columns = chunks
     phase = -shape.paddings[2] % (words * each // 4)
-    if each == 8 and p.library.find(_OF_HALVES, op) is not None:
+    if each == 8 and halves:
         return Blocks("first", 1, columns, 1, words, phase, _OF_HALVES)
     return Blocks("first", 2 if each == 8 and overlapping else 1, columns, 1, words, phase)
 
 
-def planes(op: str, d: Any, p: PlanBuilder, y: TensorDesc, made: Operand, blocks: Blocks) -> None:
-    """Add the dispatch of the blocks' shader that stores ``y`` in ``made``."""
+def planes(
+    op: str, d: OperatorDesc, p: PlanBuilder, y: TensorDesc, target: Operand, blocks: Blocks
+) -> None:
+    """Add the dispatch of the blocks' shader that stores ``y`` in ``target``."""
     x, shape = d.input_tensor, _shape(d, y)
     channels = x.sizes[1] // blocks.lanes
     count = -(-y.sizes[2] // blocks.rows) * -(-y.sizes[3] // blocks.columns)
@@ -242,7 +251,8 @@ def planes(op: str, d: Any, p: PlanBuilder, y: TensorDesc, made: Operand, blocks
     if blocks.shader != _OF_HALVES:
         variant, more = f"{variant}.{blocks.layout}", {"TYPE": x.data_type.code}
     p.dispatch(
-        variant, -(-x.sizes[0] * channels * count // _LOCAL_SIZE), x=p.read("input_tensor"), y=made,
+        variant, -(-x.sizes[0] * channels * count // _LOCAL_SIZE),
+        x=p.read("input_tensor"), y=target,
         push={"batches": x.sizes[0], "channels": channels, "x_sizes": x.sizes[2:],
               "y_sizes": y.sizes[2:], "padding": shape.paddings[1:],
               "padded_ends": shape.ends[1:],
@@ -255,34 +265,121 @@ def planes(op: str, d: Any, p: PlanBuilder, y: TensorDesc, made: Operand, blocks
               "INCLUDE_PADDING": bool(getattr(d, "include_padding", 0)), **more})
 
 
-def _pool(op: str, d: Any, p: PlanBuilder) -> None:
-    x, y = d.input_tensor, d.output_tensor
-    indices = getattr(d, "output_indices_tensor", None)
-    shape = _shape(d, y)
-    taps = _taps(shape)
-    wide = taps > _many(p)
-    if (op == "average" and not p.device.is_cpu and taps > _WHOLE and shape.is_whole
-            and y.element_count == product(y.sizes[:2])):
-        if not pooling_means.lower(p, d):
-            lower_reduction(p, d, tuple(range(2, x.dimension_count)), ReduceFunction.AVERAGE)
-        return
-    if (not wide and indices is None and op in ("average", "max")
-            and (blocks := blocks_of(op, d, p, y)) is not None
-            and chosen(p, "pooling", blocks.layout, y)):
-        planes(op, d, p, y, p.write("output_tensor"), blocks)
-        return
-    _windows(op, d, p, y, p.write("output_tensor"), indices,
-             UNUSED if indices is None else p.write("output_indices_tensor"))
+@dataclass(frozen=True)
+class _Pooling(Images):
+    """Pooling: ``op`` of each window."""
+
+    op: str = ""
+
+    @functools.cached_property
+    def shape(self) -> _Shape:
+        return _shape(self.desc, self.y)
+
+    @functools.cached_property
+    def is_global(self) -> bool:
+        """Whether it is the average of many elements, of all in a plane."""
+        return (self.op == "average" and _taps(self.shape) > _WHOLE and self.shape.is_whole
+                and self.y.element_count == product(self.y.sizes[:2]))
+
+    @property
+    def indices(self) -> TensorDesc | None:
+        return getattr(self.desc, "output_indices_tensor", None)
 
 
-def winners(d: Any, p: PlanBuilder, windows: TensorDesc, made: Operand) -> None:
+class _Whole(Kernel[_Pooling]):
+    """A reduction of whole planes."""
+
+    name = "reduction"
+
+    def serves(self, problem: _Pooling, traits: DeviceTraits) -> str | None:
+        return None if problem.is_global else f"no averages of whole planes above {_WHOLE} elements"
+
+    def estimate(self, problem: _Pooling, traits: DeviceTraits) -> float:
+        return 3.0 if traits.is_cpu else -1.0
+
+    def lower(self, problem: _Pooling, p: PlanBuilder) -> None:
+        lower_reduction(p, problem.desc, tuple(range(2, problem.y.dimension_count)),
+                        ReduceFunction.AVERAGE)
+
+
+class _Means(_Whole):
+    """The same, of whole vectors."""
+
+    name = "means"
+
+    def serves(self, problem: _Pooling, traits: DeviceTraits) -> str | None:
+        return super().serves(problem, traits) or pooling_means.declined(problem.desc)
+
+    def estimate(self, problem: _Pooling, traits: DeviceTraits) -> float:
+        return 4.0 if traits.is_cpu else -2.0
+
+    def lower(self, problem: _Pooling, p: PlanBuilder) -> None:
+        pooling_means.lower(p, problem.desc)
+
+
+@dataclass(frozen=True)
+class _Planes(Kernel[_Pooling]):
+    """Small windows over planes of vectors. Which are the fastest except on a CPU."""
+
+    name: str
+    halves: bool
+
+    def shader(self, problem: _Pooling) -> str:
+        return f"{_OF_HALVES}.{problem.op}" if self.halves else ""
+
+    def serves(self, problem: _Pooling, traits: DeviceTraits) -> str | None:
+        if problem.op not in ("average", "max") or problem.indices is not None:
+            return "neither averages nor maxima alone"
+        if _taps(problem.shape) > _many(traits):
+            return "windows are too large"
+        blocks = self._blocks(problem, traits)
+        if blocks is None:
+            return "not small windows over aligned planes of vectors of floats"
+        return "not rows of FLOAT16" if self.halves and blocks.shader != _OF_HALVES else None
+
+    def _blocks(self, problem: _Pooling, traits: DeviceTraits) -> Blocks | None:
+        return blocks_of(problem.op, problem.desc, traits, problem.y, self.halves)
+
+    def estimate(self, problem: _Pooling, traits: DeviceTraits) -> float:
+        return (2.0 if traits.is_cpu else 0.0) - 0.1 * self.halves
+
+    def lower(self, problem: _Pooling, p: PlanBuilder) -> None:
+        blocks = self._blocks(problem, p.device)
+        assert blocks is not None
+        planes(problem.op, problem.desc, p, problem.y, p.write("output_tensor"), blocks)
+
+
+class _AnyWindows(Kernel[_Pooling]):
+    """Windows of any layout."""
+
+    name = "general"
+
+    def estimate(self, problem: _Pooling, traits: DeviceTraits) -> float:
+        return 1.0
+
+    def lower(self, problem: _Pooling, p: PlanBuilder) -> None:
+        indices = problem.indices
+        _windows(problem.op, problem.desc, p, problem.y, p.write("output_tensor"), indices,
+                 UNUSED if indices is None else p.write("output_indices_tensor"))
+
+
+KERNELS: tuple[Kernel[_Pooling], ...] = (
+    _Means(), _Whole(), _Planes("planes-halves", True), _Planes("planes", False), _AnyWindows())
+
+
+def _pool(op: str, d: OperatorDesc, p: PlanBuilder) -> None:
+    problem = _Pooling(d, "pooling", d.output_tensor, op)
+    choose(KERNELS, problem, p).lower(problem, p)
+
+
+def winners(d: OperatorDesc, p: PlanBuilder, windows: TensorDesc, target: Operand) -> None:
     """Add the dispatch that stores the number of the largest element of each window of InputTensor,
-    counted over all elements. ``windows`` has their numbers and their layout in ``made``."""
-    _windows("max", d, p, windows, UNUSED, windows, made)
+    counted over all elements. ``windows`` has their numbers and their layout in ``target``."""
+    _windows("max", d, p, windows, UNUSED, windows, target)
 
 
-def _many(p: PlanBuilder) -> int:
-    return _MANY_ON_CPU if p.device.is_cpu else _MANY
+def _many(traits: DeviceTraits) -> int:
+    return _MANY_ON_CPU if traits.is_cpu else _MANY
 
 
 def _taps(shape: _Shape) -> int:
@@ -290,16 +387,17 @@ def _taps(shape: _Shape) -> int:
     return product([min(k, n) for k, n in zip(shape.window, shape.x_sizes)])
 
 
-def _windows(op: str, d: Any, p: PlanBuilder, y: TensorDesc, made: Operand,
+def _windows(op: str, d: OperatorDesc, p: PlanBuilder, y: TensorDesc, target: Operand,
              indices: TensorDesc | None, made_indices: Operand) -> None:
     """Add the dispatch that reduces each window of any layout."""
     x, shape = d.input_tensor, _shape(d, y)
     taps = _taps(shape)
-    wide = taps > _many(p)
-    if p.device.is_cpu and taps > _PASSES * _LOCAL_SIZE:
+    wide = taps > _many(p.device)
+    most = p.device.max_loop_passes * _LOCAL_SIZE
+    if taps > most:
         raise UnsupportedError(f"{d.operator.name}: a window over {taps} elements: more than "
-                               f"{_PASSES * _LOCAL_SIZE} are not supported on this device")
-    rank, near = y.dimension_count, Neighbours(y)
+                               f"{most} are not supported on this device")
+    rank, near = y.dimension_count, Neighbours(y, p.device)
     inner, along_width = near.inner, near.along_width
     if (wide or not (along_width or (near.share_windows(x) and indices is None))
             or (indices is not None and indices.strides[inner] != 1)
@@ -313,7 +411,7 @@ def _windows(op: str, d: Any, p: PlanBuilder, y: TensorDesc, made: Operand,
     columns.append(indices.strides if indices is not None else (0,) * rank)
     walk = near.walk(*columns)
 
-    operands = {"x": p.read("input_tensor"), "y": made}
+    operands = {"x": p.read("input_tensor"), "y": target}
     words = list(walk.words)
     spec: dict[str, int] = {}
     if op == "quantized":
@@ -324,21 +422,22 @@ def _windows(op: str, d: Any, p: PlanBuilder, y: TensorDesc, made: Operand,
     else:
         operands["indices"] = made_indices
         if op == "max":
-            spec = {"INDICES": indices is not None, "VALUES": made is not UNUSED,
+            spec = {"INDICES": indices is not None, "VALUES": target is not UNUSED,
                     "WIDE_INDICES": indices is not None and indices.data_type.itemsize == 8}
         elif op == "lp":
             spec = {"POWER": d.p}
     spec |= {
         "TYPE": x.data_type.code,
-        "OUT_TYPE": y.data_type.code if made is not UNUSED else x.data_type.code,
+        "OUT_TYPE": y.data_type.code if target is not UNUSED else x.data_type.code,
         "INCLUDE_PADDING": bool(getattr(d, "include_padding", 0)),
         "DILATED": any(n != 1 for n in shape.dilations), "STEP_W": shape.steps[2],
-        **dict(zip(("WINDOW_D", "WINDOW_H", "WINDOW_W"), shape.window)),
     }
+    unrolled = False
     if wide:
         per_lane = 4 * max(1, 16 // x.data_type.itemsize)
         side_by_side = not along_width and x.strides[inner] == 1
-        lanes = min(power_of_two(-(-taps // per_lane)), 8 if side_by_side else _LOCAL_SIZE)
+        lanes = next((n for n in _LANES if n * per_lane >= taps), _LOCAL_SIZE)
+        lanes = min(lanes, 8) if side_by_side else lanes
         lanes = _LOCAL_SIZE if p.device.is_cpu else lanes
         groups = -(-walk.count * lanes // _LOCAL_SIZE)
         spec |= {"LOCAL_SIZE": _LOCAL_SIZE, "LANES": lanes, "SIDE_BY_SIDE": side_by_side,
@@ -347,23 +446,28 @@ def _windows(op: str, d: Any, p: PlanBuilder, y: TensorDesc, made: Operand,
     else:
         local_size = p.device.local_size
         groups = -(-walk.count // local_size)
+        # A window that is the whole plane would be compiled for each size of images.
+        unrolled = not shape.is_whole and (
+            product(shape.window) * each <= (_UNROLLED if along_width else 128)
+            or product(shape.window) <= 9)
         spec |= {
             "LOCAL_SIZE": local_size, "EACH": each, "ALONG_WIDTH": along_width,
-            "UNROLLED": product(shape.window) * each <= (_UNROLLED if along_width else 128)
-            or product(shape.window) <= 9,
+            "UNROLLED": unrolled,
             "VECTORS": not along_width and near.are_vectors(x),
         }
     push: dict[str, int | Ints] = {
         "count": walk.count, "in_sizes": shape.x_sizes, "padded_ends": shape.ends,
         "steps": shape.steps, "dilations": shape.dilations, "paddings": shape.paddings,
-        "x_strides": shape.x_strides}
+        "x_strides": shape.x_strides, "windows": shape.window}
+    window = shape.window if unrolled else (1, 1, 1)
+    spec |= dict(zip(("WINDOW_D", "WINDOW_H", "WINDOW_W"), window))
     spec["IEEE_UNITS"] = p.device.ieee_units
     p.dispatch(f"{'pooling_wide' if wide else 'pooling'}.{op}", groups, params=words, push=push,
                spec=spec, **operands)  # type: ignore[arg-type]
 
 
 def _pooling(name: str, op: str, **more: Any) -> Any:
-    def build(d: Any, p: PlanBuilder) -> None:
+    def build(d: OperatorDesc, p: PlanBuilder) -> None:
         _pool(op, d, p)
 
     defaults: dict[str, Any] = dict(strides=None, start_padding=None, end_padding=None)

@@ -9,6 +9,7 @@ from ..layout import Ints, coalesce, power_of_two, product
 from ..lowering.builder import PlanBuilder
 from ..lowering.elementwise import float_bits
 from ..lowering.plan import UNUSED
+from .base import OperatorDesc
 
 SHADER = "pooling_means"
 _DEEPEST = 8
@@ -45,14 +46,23 @@ def _planes(x: Any) -> _Planes | None:
     return None
 
 
-def lower(p: PlanBuilder, d: Any) -> bool:
-    """Average whole planes if the shader can. Returns whether it can."""
-    x, y = d.input_tensor, d.output_tensor
+def declined(d: OperatorDesc) -> str | None:
+    """Why the shader cannot average whole planes. None if it can."""
+    x = d.input_tensor
     if x.data_type not in (DataType.FLOAT16, DataType.FLOAT32):
-        return False
+        return "elements are no floats"
     planes = _planes(x)
     if planes is None:
-        return False
+        return "planes do not consist of whole vectors"
+    least, _ = _SIZES[planes.layout]
+    return f"planes of fewer than {least} vectors" if (
+        planes.layout == "first" and planes.pixels < least) else None
+
+
+def lower(p: PlanBuilder, d: OperatorDesc) -> None:
+    """Average whole planes."""
+    x, y, planes = d.input_tensor, d.output_tensor, _planes(d.input_tensor)
+    assert planes is not None
     layout, vectors, pixels, strides = planes
     first = layout == "first"
     lanes = 1 if first else min(power_of_two(vectors), _LANES)
@@ -60,8 +70,6 @@ def lower(p: PlanBuilder, d: Any) -> bool:
     per_image = -(-vectors // lanes)
     groups = x.sizes[0] * per_image
     size, resident = _SIZES[layout]
-    if first and pixels < size:
-        return False  # a reduction gives a workgroup several planes
     at_once = size // lanes
     # In parts, each worth a turn of all invocations.
     parts = max(1, min(resident * p.device.cores // groups, pixels // (at_once * _DEEPEST // 2)))
@@ -84,4 +92,3 @@ def lower(p: PlanBuilder, d: Any) -> bool:
               "parts": parts, "part_pixels": part, "x_strides": strides,
               "y_strides": y.strides[:2], "count": float_bits(product(x.sizes[2:]))},
         spec={"LOCAL_SIZE": size, "TYPE": x.data_type.code, "LANES": lanes, "DEEP": deep})
-    return True

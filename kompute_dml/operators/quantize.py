@@ -13,7 +13,7 @@ from ..lowering.builder import PlanBuilder
 from ..lowering.elementwise import elementwise_lowering
 from ..lowering.plan import UNUSED, Operand
 from ..spec import FeatureLevel, Field
-from .base import operator
+from .base import OperatorDesc, operator
 
 _LINEAR, RANGE = "quantize_linear", "quantize_range"
 _ADD, _FACTORS = "quantized_linear_add", "quantized_linear_add_factors"
@@ -37,7 +37,7 @@ def _linear(
 
 
 def _lower_linear(operation: str) -> Callable[[Any, PlanBuilder], None]:
-    def lower(d: Any, p: PlanBuilder) -> None:
+    def lower(d: OperatorDesc, p: PlanBuilder) -> None:
         names = ("input_tensor", "scale_tensor", "zero_point_tensor", "output_tensor")
         x, scale, zero, y = ((n, getattr(d, n)) for n in names)
         _linear(p, operation, x, scale, zero, y)
@@ -45,14 +45,14 @@ def _lower_linear(operation: str) -> Callable[[Any, PlanBuilder], None]:
     return lower
 
 
-def _check_quantize(desc: Any, strict: bool) -> None:
+def _check_quantize(desc: OperatorDesc, strict: bool) -> None:
     x, scale = desc.input_tensor.data_type, desc.scale_tensor.data_type
     wanted = DataType.FLOAT32 if x is DataType.INT32 else x
     expect(scale is wanted, "DML_OPERATOR_ELEMENT_WISE_QUANTIZE_LINEAR", "ScaleTensor.DataType",
            f"be {wanted} for an InputTensor of {x}", scale)
 
 
-def _newer_linear(desc: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
+def _newer_linear(desc: OperatorDesc) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
     if desc.zero_point_tensor is None:
         yield FeatureLevel.FL_6_2, "ZeroPointTensor", "be given", None
 
@@ -68,13 +68,14 @@ ElementWiseDequantizeLinearOperatorDesc = operator(
 # Sums
 
 
-def _check_add(desc: Any, strict: bool) -> None:
+def _check_add(desc: OperatorDesc, strict: bool) -> None:
     _check_shapes("ELEMENT_WISE_QUANTIZED_LINEAR_ADD", desc, ("ATensor", "BTensor"),
                   ("AScaleTensor", "AZeroPointTensor", "BScaleTensor", "BZeroPointTensor",
                    "OutputScaleTensor", "OutputZeroPointTensor"))
 
 
-def _check_shapes(name: str, desc: Any, full: tuple[str, ...], single: tuple[str, ...]) -> None:
+def _check_shapes(name: str, desc: OperatorDesc, full: tuple[str, ...], single: tuple[str,
+                                                                                      ...]) -> None:
     """Raise unless ``full`` tensors have the output's sizes and ``single`` tensors one element, as
     DirectML's pages imply."""
     entry = {f.name: getattr(desc, f.snake) for f in desc.operator.spec.fields}
@@ -96,22 +97,23 @@ _SCALARS = {
 
 
 @operator("ELEMENT_WISE_QUANTIZED_LINEAR_ADD", shaders=(_ADD, _FACTORS), check=_check_add)
-def ElementWiseQuantizedLinearAddOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def ElementWiseQuantizedLinearAddOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     """If the device binds 9 buffers, one dispatch reads the six scalars. Else a first dispatch
     computes factors from them."""
     scalars: dict[str, Any] = {name: p.read(slot) for name, slot in _SCALARS.items()}
-    given: dict[str, int] = {f"HAS_{n.upper()}": getattr(d, slot) is not None
-                             for n, slot in _SCALARS.items() if n.endswith("zero")}
+    present: dict[str, int] = {f"HAS_{n.upper()}": getattr(d, slot) is not None
+                               for n, slot in _SCALARS.items() if n.endswith("zero")}
     variant = p.library.find(_ADD, "scalars")
     if variant is None:
         types = {"A": d.a_tensor, "B": d.b_tensor, "OUT": d.output_tensor}
         factors = p.temporary(4, 3)
         p.dispatch(_FACTORS, 1, **scalars, factors=factors,
-                   spec={**{f"{n}_TYPE": t.data_type.code for n, t in types.items()}, **given})
-        variant, scalars, given = p.library.get(_ADD, "factors"), {"factors": factors.reading()}, {}
+                   spec={**{f"{n}_TYPE": t.data_type.code for n, t in types.items()}, **present})
+        variant, present = p.library.get(_ADD, "factors"), {}
+        scalars = {"factors": factors.reading()}
     elementwise_lowering(
         p, variant, [("a_tensor", d.a_tensor), ("b_tensor", d.b_tensor)],
-        ("output_tensor", d.output_tensor), spec=given, more=scalars, guesses=True)
+        ("output_tensor", d.output_tensor), spec=present, more=scalars, guesses=True)
 
 
 # Quantization by the range of the values
@@ -121,13 +123,13 @@ RANGE_FIELDS = (Field("RangeScaleTensor", "output", "TENSOR_DESC", True),
 """Outputs of operators that find the range of their outputs: scale and zero point."""
 
 
-def _check_dynamic(desc: Any, strict: bool) -> None:
+def _check_dynamic(desc: OperatorDesc, strict: bool) -> None:
     _check_shapes("DYNAMIC_QUANTIZE_LINEAR", desc, ("InputTensor",),
                   ("OutputScaleTensor", "OutputZeroPointTensor"))
 
 
 @operator("DYNAMIC_QUANTIZE_LINEAR", shaders=(RANGE, _LINEAR), check=_check_dynamic)
-def DynamicQuantizeLinearOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def DynamicQuantizeLinearOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     """Compute the range, whose last workgroup makes scale and zero point, then convert the
     elements."""
     x, y = d.input_tensor, d.output_tensor
@@ -167,6 +169,7 @@ def find_range(p: PlanBuilder, slot: str, to: DataType, scale: str, zero: str) -
         "scale": p.write(scale), "zero": p.write(zero)}
     p.dispatch(
         RANGE, groups, **operands,
-        push={"count": count, "rank": len(sizes), "sizes": sizes, "in_strides": strides},
-        spec={"LOCAL_SIZE": _LOCAL_SIZE, "GROUPS": groups, "IN_TYPE": x.data_type.code,
+        push={"count": count, "rank": len(sizes), "sizes": sizes, "in_strides": strides,
+              "groups": groups},
+        spec={"LOCAL_SIZE": _LOCAL_SIZE, "IN_TYPE": x.data_type.code,
               "OUT_TYPE": to.code, "PACKED": strides == (1,)})

@@ -11,7 +11,7 @@ from ..errors import expect
 from ..layout import Ints, begin_with_vectors, coalesce, is_packed
 from ..lowering.builder import PlanBuilder
 from ..lowering.walk import Walk
-from .base import Output, operator
+from .base import OperatorDesc, Output, operator
 
 _SHADER = "quantize_blocks"
 _EACH = 8
@@ -23,19 +23,19 @@ _STEPS = {"quantize": (8, 4, 2), "dequantize": (2,)}
 long."""
 
 
-def _infer_quantized(d: Any) -> Mapping[str, Output]:
+def _infer_quantized(d: OperatorDesc) -> Mapping[str, Output]:
     zero = d.quantization_tensors[1:]
     return {"output_tensor": Output(d.input_tensor.sizes, zero[0].data_type if zero else None)}
 
 
-def _infer_dequantized(d: Any) -> Mapping[str, Output]:
+def _infer_dequantized(d: OperatorDesc) -> Mapping[str, Output]:
     return {"output_tensor": Output(d.input_tensor.sizes, d.quantization_tensors[0].data_type)}
 
 
 def _check(floats: str, integers: str) -> Any:
     """A check. ``floats`` and ``integers`` are the fields with the types of scale and zero
     point."""
-    def check(d: Any, strict: bool) -> None:
+    def check(d: OperatorDesc, strict: bool) -> None:
         name, tensors = d.operator.name, d.quantization_tensors
         kind = QuantizationType(d.quantization_type)
         expect(kind is not QuantizationType.NONE, name, "QuantizationType",
@@ -71,7 +71,7 @@ def _in_blocks(sizes: Ints, of: TensorDesc, *whole: TensorDesc) -> tuple[Ints, l
     return tuple(parts), [tuple(s) for s in strides]
 
 
-def _lower(d: Any, p: PlanBuilder, way: str) -> None:
+def _lower(d: OperatorDesc, p: PlanBuilder, way: str) -> None:
     x, y = d.input_tensor, d.output_tensor
     scale, *zeros = d.quantization_tensors
     quantized, number = (y, x) if way == "quantize" else (x, y)
@@ -139,12 +139,12 @@ def _stepped(
 @operator("QUANTIZE", output=_infer_quantized, shaders=(_SHADER,), data_type=None,
           check=_check("InputTensor", "OutputTensor"),
           quantization_type=QuantizationType.SCALE_ZERO_POINT)
-def QuantizeOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def QuantizeOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     _lower(d, p, "quantize")
 
 
 @operator("DEQUANTIZE", output=_infer_dequantized, shaders=(_SHADER,),
           check=_check("OutputTensor", "InputTensor"),
           quantization_type=QuantizationType.SCALE_ZERO_POINT)
-def DequantizeOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def DequantizeOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     _lower(d, p, "dequantize")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..attributes import RandomGeneratorType
 from ..errors import expect
 from ..layout import product
 from ..lowering.builder import PlanBuilder
 from ..lowering.walk import Walk
-from .base import operator
+from .base import OperatorDesc, operator
 
 _LOCAL_SIZE = 256
 _BLOCKS = 4
@@ -18,7 +16,7 @@ STATE_WORDS = 6
 """A counter of four words, the lowest first, and a key of two."""
 
 
-def _check(desc: Any, strict: bool) -> None:
+def _check(desc: OperatorDesc, strict: bool) -> None:
     sizes = desc.input_state_tensor.sizes
     expect(sizes[-1] == STATE_WORDS and product(sizes) == STATE_WORDS, desc.operator.name,
            "InputStateTensor.Sizes", f"be {STATE_WORDS}, after ones", list(sizes))
@@ -26,7 +24,7 @@ def _check(desc: Any, strict: bool) -> None:
 
 @operator("RANDOM_GENERATOR", shaders=("random_generator",), check=_check, in_place=False,
           type=RandomGeneratorType.PHILOX_4X32_10)
-def RandomGeneratorOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def RandomGeneratorOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     state, y, following = d.input_state_tensor, d.output_tensor, d.output_state_tensor
     walk = Walk(y.sizes, y.strides)
     local_size = min(_LOCAL_SIZE, p.device.max_invocations)

@@ -15,7 +15,7 @@ from ..lowering.elementwise import float_bits
 from ..lowering.plan import UNUSED, Operand
 from ..lowering.walk import Walk
 from ..spec import FeatureLevel
-from .base import Output, check_field, operator
+from .base import OperatorDesc, Output, check_field, operator
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _ACTIVATIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}
@@ -33,14 +33,12 @@ _OTHER_REGISTERS = 32
 """Registers of an invocation that hold other things than R."""
 _FEW = 8
 """The most sequences for which that is faster than a dispatch for each step."""
-_PASSES = 60_000
-"""The most passes of loops. lavapipe silently ends a shader's loops after 65,535."""
 
 
 class Network:
     """A description of a recurrent network."""
 
-    def __init__(self, desc: Any) -> None:
+    def __init__(self, desc: OperatorDesc) -> None:
         self.desc, self.name = desc, desc.operator.name
         self.kind = desc.operator.short_name
         self.gates = _GATES[self.kind]
@@ -89,7 +87,7 @@ class Network:
                     check_field(entry.name, f, getattr(a, f.snake), entry)
 
 
-def _infer(desc: Any) -> Mapping[str, Output | list[Output]]:
+def _infer(desc: OperatorDesc) -> Mapping[str, Output | list[Output]]:
     network, kind = Network(desc), desc.input_tensor.data_type
     state = Output((1, network.directions, network.batches, network.units), kind)
     sequence = Output((network.steps, *state.sizes[1:]), kind)
@@ -97,18 +95,18 @@ def _infer(desc: Any) -> Mapping[str, Output | list[Output]]:
             for f in desc.operator.spec.outputs}
 
 
-def _check(desc: Any, strict: bool) -> None:
+def _check(desc: OperatorDesc, strict: bool) -> None:
     Network(desc).check()
 
 
-def _newer(desc: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
+def _newer(desc: OperatorDesc) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
     for i, a in enumerate(desc.activation_descs):
         yield (a.operator.spec.introduced, f"ActivationDescs[{i}]",
                "be an activation that exists", a.operator.name)
 
 
 class _Lowering(Network):
-    def __init__(self, desc: Any, p: PlanBuilder) -> None:
+    def __init__(self, desc: OperatorDesc, p: PlanBuilder) -> None:
         super().__init__(desc)
         self.p = p
         self.type = desc.input_tensor.data_type
@@ -140,21 +138,21 @@ class _Lowering(Network):
         p, d = self.p, self.desc
         x, w, bias = d.input_tensor, d.weight_tensor, d.bias_tensor
         rows, columns = self.steps * self.batches, self.gates * self.units
-        made = p.temporary(4, self.directions * rows * columns)
+        projected = p.temporary(4, self.directions * rows * columns)
         by = bias.strides[2:] if bias is not None else (0, 0)
         # A GRU with LinearBeforeReset multiplies the last gate's second bias by the reset gate.
         kept = self.kind == "GRU" and d.linear_before_reset
         p.dispatch(
             "recurrent_project", self.directions * -(-rows // _TILE) * -(-columns // _TILE),
             x=p.read("input_tensor"), w=p.read("weight_tensor"), bias=p.read("bias_tensor"),
-            y=made, params=[*x.strides[1:], *w.strides[1:], *by],
+            y=projected, params=[*x.strides[1:], *w.strides[1:], *by],
             push={"directions": self.directions, "batches": self.batches, "rows": rows,
                   "columns": columns, "inputs": self.inputs,
                   "biased": columns - self.units if kept else columns},
             spec={"LOCAL_SIZE": 256, "TYPE": self.type.code, "BIAS": bias is not None,
                   "VECTORS": self._vectors(x) and self._vectors(w)},
         )
-        return made.reading()
+        return projected.reading()
 
     def _copy(self, sizes: Ints, x: tuple[Operand, Ints], y: tuple[Operand, Ints],
               types: tuple[DataType, DataType], lengths: bool = False) -> None:
@@ -241,7 +239,7 @@ class _Lowering(Network):
                   and self._vectors(self.desc.recurrence_tensor)
                   and self.desc.recurrence_tensor.base_alignment % 16 == 0
                   and rows * self.units <= 1 << 16 and shared <= p.device.max_shared_memory)
-        if p.device.is_cpu and self.steps * (lines * (self.units // 32 + 1) + 20) > _PASSES:
+        if self.steps * (lines * (self.units // 32 + 1) + 20) > p.device.max_loop_passes:
             return 0
         return teams if serves else 0
 
@@ -266,18 +264,18 @@ class _Lowering(Network):
 
 @operator("RNN", output=_infer, shaders=_SHADERS, check=_check, newer=_newer, in_place=False,
           owned=False, direction=Direction.FORWARD)
-def RnnOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def RnnOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     _Lowering(d, p).lower()
 
 
 @operator("GRU", output=_infer, shaders=_SHADERS, check=_check, newer=_newer, in_place=False,
           owned=False, direction=Direction.FORWARD, linear_before_reset=False)
-def GruOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def GruOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     _Lowering(d, p).lower()
 
 
 @operator("LSTM", output=_infer, shaders=_SHADERS, check=_check, newer=_newer, in_place=False,
           owned=False, direction=Direction.FORWARD, clip_threshold=0.0, use_clip_threshold=False,
           couple_input_forget=False)
-def LstmOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def LstmOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     _Lowering(d, p).lower()

@@ -13,14 +13,16 @@ from ..dtypes import DataType
 from ..errors import UnsupportedError, expect
 from ..layout import Ints, begin_with_vectors, product
 from ..lowering.builder import PlanBuilder
+from ..lowering.coordinates import DOWN, HALVES_UP, UP, Line
 from ..lowering.elementwise import float_bits
+from ..lowering.kernel import Kernel, choose
 from ..lowering.neighbours import Neighbours
-from ..lowering.planes import block_strides, chosen
-from .base import Output, operator
+from ..lowering.planes import General, Images, Planes, block_strides
+from ..runtime.traits import LEAST_LOOP_PASSES, DeviceTraits
+from .base import OperatorDesc, Output, operator
 
-HALVES_UP, UP, DOWN = range(3)
-_MOST_SAMPLES = 1 << 15
-"""The most samples of an antialiased element: lavapipe ends loops after 65,535 passes."""
+_MOST_SAMPLES = 1 << (LEAST_LOOP_PASSES.bit_length() - 1)
+"""The most samples of an antialiased element, a power of two."""
 _MOST_SPAN = 6
 _MOST_TAPS, _MOST_REPEATED = 16, 1 << 16
 """The most taps of a block along an axis, and the longest axis that is searched for repetition."""
@@ -31,13 +33,12 @@ class _Axis(NamedTuple):
     """A resampled dimension."""
 
     dimension: int
+    line: Line
     scale: float
-    in_offset: float
-    out_offset: float
     sample_bits: int = 0
 
 
-def check_scales(desc: Any, rank: int) -> None:
+def check_scales(desc: OperatorDesc, rank: int) -> None:
     """Raise unless scales and offsets are finite numbers, one for each dimension."""
     name = desc.operator.name
     for field, values in (("Scales", desc.scales),
@@ -54,7 +55,7 @@ def check_scales(desc: Any, rank: int) -> None:
                 expect(rounded > 0, name, f"{field}[{i}]", "be above 0", value)
 
 
-def _check(desc: Any, strict: bool) -> None:
+def _check(desc: OperatorDesc, strict: bool) -> None:
     for n in (*desc.input_tensor.sizes, *desc.output_tensor.sizes):
         expect(n < 1 << 24, desc.operator.name, "InputTensor.Sizes and OutputTensor.Sizes",
                "be below 2^24 (coordinates are FLOAT32)", n)
@@ -65,7 +66,7 @@ def _check(desc: Any, strict: bool) -> None:
                                "an element are not supported")
 
 
-def _output(desc: Any) -> Mapping[str, Output | list[Output]]:
+def _output(desc: OperatorDesc) -> Mapping[str, Output | list[Output]]:
     """The output tensor's own sizes. Without one, the input's sizes times the scales, rounded
     down."""
     x, y = desc.input_tensor, desc.output_tensor
@@ -76,7 +77,7 @@ def _output(desc: Any) -> Mapping[str, Output | list[Output]]:
     return {"output_tensor": Output(sizes, x.data_type)}
 
 
-def _upsampled(desc: Any) -> Mapping[str, Output | list[Output]]:
+def _upsampled(desc: OperatorDesc) -> Mapping[str, Output | list[Output]]:
     x, scale = desc.input_tensor, desc.scale_size
     expect(min(scale.width, scale.height) >= 1 and max(scale.width, scale.height) < 1 << 24,
            desc.operator.name, "ScaleSize", "be in [1, 2^24)", scale)
@@ -90,7 +91,7 @@ def _sample_bits(scale: float) -> int:
     return max(math.ceil(math.log2(0.5 / scale)), 0)
 
 
-def _axes(d: Any) -> list[_Axis]:
+def _axes(d: OperatorDesc) -> list[_Axis]:
     """The dimensions that are resampled."""
     x, y = d.input_tensor, d.output_tensor
     rank = x.dimension_count
@@ -107,11 +108,12 @@ def _axes(d: Any) -> list[_Axis]:
         same = scale == 1.0 and in_offsets[i] == -out_offsets[i] and x.sizes[i] == y.sizes[i]
         if not same:
             bits = _sample_bits(scale) if antialiased and scale < 0.5 else 0
-            result.append(_Axis(i, scale, in_offsets[i], out_offsets[i], bits))
+            line = Line.of_scale(x.sizes[i], y.sizes[i], scale, in_offsets[i], out_offsets[i])
+            result.append(_Axis(i, line, scale, bits))
     return result
 
 
-def rounding_of(d: Any) -> int:
+def rounding_of(d: OperatorDesc) -> int:
     """The rounding of the nearest neighbour's coordinate."""
     if not hasattr(d, "rounding_direction"):
         return HALVES_UP
@@ -134,9 +136,7 @@ class _Blocks(NamedTuple):
 def _blocks(axis: _Axis, in_size: int, out_size: int, block: int) -> _Blocks | None:
     if out_size > _MOST_REPEATED:
         return None
-    one = np.float32
-    place = (np.arange(out_size, dtype=one) - one(axis.out_offset)) / one(axis.scale)
-    place = np.clip(place - one(axis.in_offset), one(-1), one(in_size))
+    place = axis.line.float_places(out_size, in_size)
     firsts = np.floor(place).astype(np.int64)
     number, at = np.divmod(np.arange(out_size), block)
     step = int(firsts[block] - firsts[0]) if out_size > block else 0
@@ -149,14 +149,23 @@ def _blocks(axis: _Axis, in_size: int, out_size: int, block: int) -> _Blocks | N
                    sum(int(n) << 4 * i for i, n in enumerate(near)), tuple(map(float, weights)))
 
 
-def _planes(d: Any, p: PlanBuilder, axes: list[_Axis]) -> bool:
-    """Add the dispatch for axes with blocks if it is chosen. Returns whether it is."""
-    x, y = d.input_tensor, d.output_tensor
+class _Layout(NamedTuple):
+    """The blocks of planes."""
+
+    name: str
+    block: tuple[int, int]
+    channels: int
+    """Vectors of channels, if they come last."""
+    blocks: list[_Blocks | None]
+
+
+def _layout_of(d: Any) -> _Layout | None:
+    x, y, axes = d.input_tensor, d.output_tensor, _axes(d)
     each = 16 // x.data_type.itemsize
     if (y.dimension_count != 4 or sorted(a.dimension for a in axes) != [2, 3]
             or any(a.sample_bits for a in axes) or x.data_type not in (
                 DataType.FLOAT16, DataType.FLOAT32) or not (x.is_aligned and y.is_aligned)):
-        return False
+        return None
 
     def of_vectors(t: Any, inner: int) -> bool:
         return t.sizes[inner] % each == 0 and begin_with_vectors(each, t.strides, inner)
@@ -166,86 +175,121 @@ def _planes(d: Any, p: PlanBuilder, axes: list[_Axis]) -> bool:
     elif of_vectors(y, 1) and of_vectors(x, 1):
         layout, block, channels = "last", (2, 2), x.sizes[1] // each
     else:
-        return False
-    order = sorted(axes)
-    found = [_blocks(a, x.sizes[a.dimension], y.sizes[a.dimension], n)
-             for a, n in zip(order, block)]
-    if None in found or not chosen(p, "resample", layout, y):
-        return False
-    down, across = (f for f in found if f is not None)
-
-    def weights(axis: str, values: tuple[float, ...]) -> dict[str, int]:
-        return {f"WEIGHT_{axis}{i}": float_bits(w) for i, w in enumerate(values)}
-
-    step = each if layout == "last" else 1
-    # What a block takes is a chunk, and a few elements beside it.
-    nbytes, chunks = across.step * x.data_type.itemsize, {}
-    if (layout == "first" and nbytes in (4, 8, 16)
-            and 0 <= -across.begin <= across.span - across.step
-            and x.sizes[3] * block[1] == y.sizes[3] * across.step
-            and begin_with_vectors(across.step, x.strides, 3)):
-        chunks = {"WORDS": nbytes // 4, "LEAD": -across.begin}
-    blocks = product([-(-y.sizes[i] // n) for i, n in zip((2, 3), block)])
-    p.dispatch(
-        f"resample_planes.{layout}", -(-x.sizes[0] * channels * blocks // _LOCAL_SIZE),
-        x=p.read("input_tensor"), y=p.write("output_tensor"),
-        push={"batches": x.sizes[0], "channels": channels, "x_sizes": x.sizes[2:],
-              "y_sizes": y.sizes[2:], "begin": (down.begin, across.begin),
-              "x_strides": block_strides(x, step), "y_strides": block_strides(y, step),
-              "step": (down.step, across.step)},
-        spec={"LOCAL_SIZE": _LOCAL_SIZE, "TYPE": x.data_type.code, "ROWS": block[0],
-              "COLUMNS": block[1], "SPAN_Y": down.span, "SPAN_X": across.span,
-              "FIRST_Y": down.firsts, "FIRST_X": across.firsts, **chunks,
-              **weights("Y", down.weights), **weights("X", across.weights)})
-    return True
+        return None
+    return _Layout(layout, block, channels, [
+        _blocks(a, x.sizes[a.dimension], y.sizes[a.dimension], n)
+        for a, n in zip(sorted(axes), block)])
 
 
-def _resample(d: Any, p: PlanBuilder) -> None:
-    x, y, axes = d.input_tensor, d.output_tensor, _axes(d)
-    linear = d.interpolation_mode == InterpolationMode.LINEAR
-    if linear and _planes(d, p, axes):
-        return
-    rank, near = y.dimension_count, Neighbours(y)
-    inner, resampled = near.inner, [a.dimension for a in axes]
-    along = inner in resampled
-    if along:  # along the last axis
-        axes = [a for a in axes if a.dimension != inner] + [
-            a for a in axes if a.dimension == inner]
-    elif x.strides[inner] != 1:
-        near.each = 1
-    each = near.each
-    span = 0
-    if along and linear and each > 1:
-        # One for the second tap, one for rounding.
-        reach = math.floor((each - 1) / axes[-1].scale + 1e-3) + 3
-        span = reach if reach <= _MOST_SPAN and reach < 2 * each else 0
-    columns: list[Ints] = [y.strides, tuple(0 if i in resampled else s
-                                            for i, s in enumerate(x.strides))]
-    for k in range(4):
-        columns.append(tuple(int(k < len(axes) and axes[k].dimension == i) for i in range(rank)))
-    walk = near.walk(*columns)
+class _Planes(Planes):
+    """Linear, along rows and columns whose blocks are alike."""
 
-    def four(values: list[Any]) -> Ints:
-        return (*values, *(0,) * (4 - len(values)))
+    def serves(self, problem: Images, traits: DeviceTraits) -> str | None:
+        if problem.desc.interpolation_mode != InterpolationMode.LINEAR:
+            return "it is not linear"
+        layout = _layout_of(problem.desc)
+        if layout is None:
+            return "not aligned planes of floats whose rows or channels are vectors"
+        return "blocks of places differ" if None in layout.blocks else None
 
-    def floats(values: list[float]) -> Ints:
-        return four([float_bits(v) for v in values])
+    def lower(self, problem: Images, p: PlanBuilder) -> None:
+        x, y, planes = problem.desc.input_tensor, problem.y, _layout_of(problem.desc)
+        assert planes is not None
+        layout, block, channels, axes = planes
+        each = 16 // x.data_type.itemsize
+        down, across = (f for f in axes if f is not None)
 
-    p.dispatch(
-        f"resample.{'linear' if linear else 'nearest'}", -(-walk.count // p.device.local_size),
-        x=p.read("input_tensor"), y=p.write("output_tensor"), params=walk.words,
-        push={"count": walk.count,
-              "in_sizes": four([x.sizes[a.dimension] for a in axes]),
-              "x_strides": four([x.strides[a.dimension] for a in axes]),
-              "scales": floats([a.scale for a in axes]),
-              "in_offsets": floats([a.in_offset for a in axes]),
-              "out_offsets": floats([a.out_offset for a in axes]),
-              "sample_bits": four([a.sample_bits for a in axes])},
-        spec={"LOCAL_SIZE": p.device.local_size, "TYPE": x.data_type.code, "AXES": len(axes),
-              "EACH": each, "ALONG_AXIS": along, "ROUNDING": rounding_of(d), "SPAN": span,
-              "VECTORS": not along and near.are_vectors(x),
-              "IEEE_UNITS": p.device.ieee_units},
-    )
+        def weights(axis: str, values: tuple[float, ...]) -> dict[str, int]:
+            return {f"WEIGHT_{axis}{i}": float_bits(w) for i, w in enumerate(values)}
+
+        step = each if layout == "last" else 1
+        # What a block takes is a chunk, and a few elements beside it.
+        nbytes, chunks = across.step * x.data_type.itemsize, {}
+        if (layout == "first" and nbytes in (4, 8, 16)
+                and 0 <= -across.begin <= across.span - across.step
+                and x.sizes[3] * block[1] == y.sizes[3] * across.step
+                and begin_with_vectors(across.step, x.strides, 3)):
+            chunks = {"WORDS": nbytes // 4, "LEAD": -across.begin}
+        blocks = product([-(-y.sizes[i] // n) for i, n in zip((2, 3), block)])
+        p.dispatch(
+            f"resample_planes.{layout}", -(-x.sizes[0] * channels * blocks // _LOCAL_SIZE),
+            x=p.read("input_tensor"), y=p.write("output_tensor"),
+            push={"batches": x.sizes[0], "channels": channels, "x_sizes": x.sizes[2:],
+                  "y_sizes": y.sizes[2:], "begin": (down.begin, across.begin),
+                  "x_strides": block_strides(x, step), "y_strides": block_strides(y, step),
+                  "step": (down.step, across.step)},
+            spec={"LOCAL_SIZE": _LOCAL_SIZE, "TYPE": x.data_type.code, "ROWS": block[0],
+                  "COLUMNS": block[1], "SPAN_Y": down.span, "SPAN_X": across.span,
+                  "FIRST_Y": down.firsts, "FIRST_X": across.firsts, **chunks,
+                  **weights("Y", down.weights), **weights("X", across.weights)})
+
+
+class _General(General):
+    def lower(self, problem: Images, p: PlanBuilder) -> None:
+        d, x, y = problem.desc, problem.desc.input_tensor, problem.y
+        axes, linear = _axes(d), d.interpolation_mode == InterpolationMode.LINEAR
+        rank, near = y.dimension_count, Neighbours(y, p.device)
+        inner, resampled = near.inner, [a.dimension for a in axes]
+        along = inner in resampled
+        if along:  # along the last axis
+            axes = [a for a in axes if a.dimension != inner] + [
+                a for a in axes if a.dimension == inner]
+        elif x.strides[inner] != 1:
+            near.each = 1
+        each = near.each
+        span = 0
+        if along and linear and each > 1:
+            # One for the second tap, one for rounding.
+            reach = math.floor((each - 1) / axes[-1].scale + 1e-3) + 3
+            span = reach if reach <= _MOST_SPAN and reach < 2 * each else 0
+            if span and p.device.is_cpu:
+                span = _MOST_SPAN  # one pipeline for all scales
+        columns: list[Ints] = [y.strides, tuple(0 if i in resampled else s
+                                                for i, s in enumerate(x.strides))]
+        for k in range(4):
+            columns.append(tuple(
+                int(k < len(axes) and axes[k].dimension == i) for i in range(rank)))
+        walk = near.walk(*columns)
+
+        push: dict[str, Any] = {
+            "count": walk.count,
+            "in_sizes": _four([x.sizes[a.dimension] for a in axes]),
+            "x_strides": _four([x.strides[a.dimension] for a in axes])}
+        spec = {"LOCAL_SIZE": p.device.local_size, "TYPE": x.data_type.code, "AXES": len(axes),
+                "EACH": each, "ALONG_AXIS": along, "VECTORS": not along and near.are_vectors(x)}
+        words = list(walk.words)
+        if linear:
+            for i, name in enumerate(("steps", "firsts", "divisors")):
+                push[name] = _four([float_bits(float(a.line.floats[i])) for a in axes])
+            push["sample_bits"] = _four([a.sample_bits for a in axes])
+            spec |= {"SPAN": span, "IEEE_UNITS": p.device.ieee_units}
+        else:
+            lines = [a.line.rounded(rounding_of(d)) for a in axes]
+            numbers = [line.words(y.sizes[a.dimension]) for a, line in zip(axes, lines)]
+            spec["TABLES"] = None in numbers
+            if None in numbers:
+                numbers = []
+                for axis, line in zip(axes, lines):
+                    numbers.append((len(words), 0, 0, 0))
+                    words += line.floors(y.sizes[axis.dimension], x.sizes[axis.dimension]).tolist()
+            for i, name in enumerate(("steps", "firsts", "multipliers", "shifts")):
+                push[name] = _four([n[i] for n in numbers if n is not None])
+        p.dispatch(
+            f"resample.{'linear' if linear else 'nearest'}", -(-walk.count // p.device.local_size),
+            x=p.read("input_tensor"), y=p.write("output_tensor"), params=words, push=push,
+            spec=spec)
+
+
+def _four(values: list[int]) -> Ints:
+    return (*values, *(0,) * (4 - len(values)))
+
+
+KERNELS: tuple[Kernel[Images], ...] = (_Planes(), _General())
+
+
+def _resample(d: OperatorDesc, p: PlanBuilder) -> None:
+    problem = Images(d, "resample", d.output_tensor)
+    choose(KERNELS, problem, p).lower(problem, p)
 
 
 _SHADERS = ("resample", "resample_planes")

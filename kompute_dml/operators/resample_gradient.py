@@ -3,7 +3,7 @@ this operator's own tensors. Its input is RESAMPLE's output."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,12 +12,15 @@ from ..dtypes import DataType
 from ..errors import expect
 from ..layout import Ints, begin_with_vectors, product
 from ..lowering.builder import PlanBuilder
+from ..lowering.coordinates import Line
 from ..lowering.elementwise import float_bits
+from ..lowering.kernel import Kernel, choose
 from ..lowering.neighbours import Neighbours
-from ..lowering.planes import block_strides, chosen
-from .base import operator
+from ..lowering.planes import General, Images, Planes, block_strides
+from ..runtime.traits import DeviceTraits
+from .base import OperatorDesc, operator
 from .gradients import refuse_long_sums
-from .resample import DOWN, HALVES_UP, check_scales, rounding_of
+from .resample import check_scales, rounding_of
 
 _MOST_TAPS = 8
 _MOST_SCALE = 4
@@ -25,7 +28,7 @@ _MOST_SCALE = 4
 _LOCAL_SIZE = 256
 
 
-def _check(d: Any, strict: bool) -> None:
+def _check(d: OperatorDesc, strict: bool) -> None:
     name, dy, dx = d.operator.name, d.input_gradient_tensor, d.output_gradient_tensor
     check_scales(d, dy.dimension_count)
     for n in (*dy.sizes, *dx.sizes):
@@ -54,15 +57,14 @@ class _Readers(NamedTuple):
         return table + self.weights.view(np.uint32).tolist()
 
 
-def _readers(n: int, made: int, scale: float, x_offset: float, y_offset: float,
+def _readers(n: int, outputs: int, scale: float, x_offset: float, y_offset: float,
              rounding: int | None) -> _Readers:
-    """Of ``n`` elements and ``made`` outputs. Coordinates are computed as resampling computes them,
-    in FLOAT32; ``rounding`` is None if it is linear."""
-    one = np.float32
-    y = np.arange(made)
-    place = (y.astype(one) - one(y_offset)) / one(scale) - one(x_offset)
-    place = np.clip(place, one(-1), one(n))
+    """Of ``n`` elements and so many outputs. Coordinates are those of resampling; ``rounding`` is
+    None if it is linear."""
+    one, y = np.float32, np.arange(outputs)
+    line = Line.of_scale(n, outputs, scale, x_offset, y_offset)
     if rounding is None:
+        place = line.float_places(outputs, n)
         whole = np.floor(place)
         second = place - whole
         near = [np.clip(whole.astype(np.int64) + i, 0, n - 1) for i in (0, 1)]
@@ -70,9 +72,7 @@ def _readers(n: int, made: int, scale: float, x_offset: float, y_offset: float,
         same = near[0] == near[1]
         by = [np.where(same, by[0] + by[1], by[0]), np.where(same, one(0), by[1])]
     else:
-        whole = (np.floor(place + one(0.5)) if rounding == HALVES_UP
-                 else np.floor(place) if rounding == DOWN else np.ceil(place))
-        near, by = [np.clip(whole.astype(np.int64), 0, n - 1)], [np.ones(made, one)]
+        near, by = [line.rounded(rounding).floors(outputs, n)], [np.ones(outputs, one)]
     # Coordinates ascend with the outputs, so those that read an element are neighbours.
     x, weights = np.concatenate(near), np.concatenate(by)
     y = np.tile(y, len(near))
@@ -94,10 +94,10 @@ class _Stencil(NamedTuple):
     weights: tuple[float, ...]
 
 
-def _stencil(readers: _Readers, made: int) -> _Stencil | None:
+def _stencil(readers: _Readers, outputs: int) -> _Stencil | None:
     n = len(readers.counts)
-    scale, most = made // n, int(readers.counts.max())
-    if made != scale * n or not 2 <= scale <= _MOST_SCALE or most > 2 * scale:
+    scale, most = outputs // n, int(readers.counts.max())
+    if outputs != scale * n or not 2 <= scale <= _MOST_SCALE or most > 2 * scale:
         return None
     begins = np.cumsum(readers.counts) - readers.counts
     middle = n // 2
@@ -108,15 +108,15 @@ def _stencil(readers: _Readers, made: int) -> _Stencil | None:
     if not (taps == most and before >= 0 and before + scale <= taps):
         return None
     lows = scale * np.arange(n) - before
-    inside = (lows >= 0) & (lows + taps <= made)
+    inside = (lows >= 0) & (lows + taps <= outputs)
     if not ((readers.firsts == lows) & (readers.counts == taps))[inside].all() or (
             readers.weights[begins[inside][:, None] + np.arange(taps)] != weights).any():
         return None
     for i in np.flatnonzero(~inside):
-        sums = np.zeros(made, np.float32)
+        sums = np.zeros(outputs, np.float32)
         at = lows[i] + np.arange(taps)
-        at = np.where(at < 0, -1 - at, np.where(at >= made, 2 * made - 1 - at, at))
-        if at.min() < 0 or at.max() >= made:
+        at = np.where(at < 0, -1 - at, np.where(at >= outputs, 2 * outputs - 1 - at, at))
+        if at.min() < 0 or at.max() >= outputs:
             return None
         np.add.at(sums, at, weights)
         own = slice(int(readers.firsts[i]), int(readers.firsts[i]) + int(readers.counts[i]))
@@ -126,86 +126,121 @@ def _stencil(readers: _Readers, made: int) -> _Stencil | None:
     return _Stencil(scale, before, tuple(map(float, weights)))
 
 
-def _planes(d: Any, p: PlanBuilder, readers: dict[int, _Readers]) -> bool:
-    """Add the dispatch for planes of floats if it is chosen. Returns whether it is."""
+def _readers_of(d: OperatorDesc) -> dict[int, _Readers]:
+    """By dimension: who reads each element of the input, where it is not one of the same place."""
+    dy, dx = d.input_gradient_tensor, d.output_gradient_tensor
+    rounding = None if d.interpolation_mode == InterpolationMode.LINEAR else rounding_of(d)
+    return {i: readers for i, axis in enumerate(zip(
+        dx.sizes, dy.sizes, d.scales, d.output_pixel_offsets, d.input_pixel_offsets))
+        if not (readers := _readers(*axis, rounding)).are_the_same}
+
+
+class _Layout(NamedTuple):
+    """The blocks of planes, as measured on an H200."""
+
+    name: str
+    block: tuple[int, int]
+    step: int
+    """Channels of a vector."""
+
+
+def _layout_of(d: OperatorDesc) -> _Layout | None:
     dy, dx = d.input_gradient_tensor, d.output_gradient_tensor
     each = 16 // dx.data_type.itemsize
-    if (dx.dimension_count != 4 or sorted(readers) != [2, 3]
-            or dx.data_type not in (DataType.FLOAT16, DataType.FLOAT32)
+    if (dx.dimension_count != 4 or dx.data_type not in (DataType.FLOAT16, DataType.FLOAT32)
             or not (dx.is_aligned and dy.is_aligned)):
-        return False
+        return None
 
     def of_vectors(inner: int) -> bool:
         return all(t.sizes[inner] % each == 0 and begin_with_vectors(each, t.strides, inner)
                    for t in (dx, dy))
 
-    # Blocks as measured on an H200.
     if of_vectors(3):
-        layout, block, step = "first", (1 if each == 4 else 2, each), 1
-    elif of_vectors(1):
-        layout, block, step = "last", (3, 1), each
-    else:
-        return False
-    stencils = [_stencil(readers[i], dy.sizes[i]) for i in (2, 3)]
-    if None in stencils or not chosen(p, "resample_grad", layout, dx):
-        return False
-    down, across = (s for s in stencils if s is not None)
-    channels = dx.sizes[1] // step
-    blocks = product([-(-dx.sizes[i] // n) for i, n in zip((2, 3), block)])
-
-    def eight(weights: tuple[float, ...]) -> Ints:
-        return tuple(float_bits(w) for w in (*weights, *(0.0,) * (8 - len(weights))))
-
-    p.dispatch(
-        f"resample_grad_planes.{layout}", -(-dx.sizes[0] * channels * blocks // _LOCAL_SIZE),
-        dy=p.read("input_gradient_tensor"), dx=p.write("output_gradient_tensor"),
-        push={"batches": dx.sizes[0], "channels": channels, "x_sizes": dx.sizes[2:],
-              "y_sizes": dy.sizes[2:],
-              "dx_strides": block_strides(dx, step), "dy_strides": block_strides(dy, step),
-              "weights_y": eight(down.weights), "weights_x": eight(across.weights)},
-        spec={"LOCAL_SIZE": _LOCAL_SIZE, "TYPE": dx.data_type.code, "ROWS": block[0],
-              "COLUMNS": block[1], "SCALE_Y": down.scale, "SCALE_X": across.scale,
-              "TAPS_Y": len(down.weights), "TAPS_X": len(across.weights),
-              "BEFORE_Y": down.before, "BEFORE_X": across.before})
-    return True
+        return _Layout("first", (1 if each == 4 else 2, each), 1)
+    return _Layout("last", (3, 1), each) if of_vectors(1) else None
 
 
-def _lower(d: Any, p: PlanBuilder) -> None:
-    dy, dx = d.input_gradient_tensor, d.output_gradient_tensor
-    rounding = None if d.interpolation_mode == InterpolationMode.LINEAR else rounding_of(d)
-    readers = {i: found for i, axis in enumerate(zip(
-        dx.sizes, dy.sizes, d.scales, d.output_pixel_offsets, d.input_pixel_offsets))
-        if not (found := _readers(*axis, rounding)).are_the_same}
-    if rounding is None and _planes(d, p, readers):
-        return
-    near = Neighbours(dx)
-    along = near.inner in readers
-    if not along and dy.strides[near.inner] != 1:
-        near.each = 1
-    axes = sorted(readers, key=lambda i: (i == near.inner, i))
-    most = [int(readers[i].counts.max()) for i in axes]
-    refuse_long_sums(d, p, most)
-    rank = dx.dimension_count
-    units = [tuple(int(k < len(axes) and axes[k] == i) for i in range(rank)) for k in range(4)]
-    walk = near.walk(dx.strides, tuple(0 if i in readers else s for i, s in enumerate(dy.strides)),
-                     *units)
-    words, tables = list(walk.words), []
-    for i in axes:
-        tables.append(len(words))
-        words += readers[i].words(len(words))
+def _stencils(d: OperatorDesc) -> list[_Stencil | None]:
+    readers = _readers_of(d)
+    if sorted(readers) != [2, 3]:
+        return [None]
+    return [_stencil(readers[i], d.input_gradient_tensor.sizes[i]) for i in (2, 3)]
 
-    def four(values: list[int]) -> Ints:
-        return (*values, *(0,) * (4 - len(values)))
 
-    p.dispatch(
-        "resample_grad", -(-walk.count // p.device.local_size),
-        dy=p.read("input_gradient_tensor"), dx=p.write("output_gradient_tensor"), params=words,
-        push={"count": walk.count, "dy_strides": four([dy.strides[i] for i in axes]),
-              "tables": four(tables)},
-        spec={"LOCAL_SIZE": p.device.local_size, "TYPE": dx.data_type.code, "AXES": len(axes),
-              "EACH": near.each, "ALONG_AXIS": along,
-              "VECTORS": not along and near.are_vectors(dy),
-              "TAPS": most[-1] if along and most[-1] <= _MOST_TAPS else 0})
+class _Planes(Planes):
+    """Linear, along rows and columns that are enlarged by whole numbers."""
+
+    def serves(self, problem: Images, traits: DeviceTraits) -> str | None:
+        if problem.desc.interpolation_mode != InterpolationMode.LINEAR:
+            return "it is not linear"
+        if _layout_of(problem.desc) is None:
+            return "not aligned planes of floats whose rows or channels are vectors"
+        return "places are not read alike" if None in _stencils(problem.desc) else None
+
+    def lower(self, problem: Images, p: PlanBuilder) -> None:
+        d, dx, planes = problem.desc, problem.y, _layout_of(problem.desc)
+        assert planes is not None
+        (layout, block, step), dy, stencils = planes, d.input_gradient_tensor, _stencils(d)
+        down, across = (s for s in stencils if s is not None)
+        channels = dx.sizes[1] // step
+        blocks = product([-(-dx.sizes[i] // n) for i, n in zip((2, 3), block)])
+
+        def eight(weights: tuple[float, ...]) -> Ints:
+            return tuple(float_bits(w) for w in (*weights, *(0.0,) * (8 - len(weights))))
+
+        p.dispatch(
+            f"resample_grad_planes.{layout}", -(-dx.sizes[0] * channels * blocks // _LOCAL_SIZE),
+            dy=p.read("input_gradient_tensor"), dx=p.write("output_gradient_tensor"),
+            push={"batches": dx.sizes[0], "channels": channels, "x_sizes": dx.sizes[2:],
+                  "y_sizes": dy.sizes[2:],
+                  "dx_strides": block_strides(dx, step), "dy_strides": block_strides(dy, step),
+                  "weights_y": eight(down.weights), "weights_x": eight(across.weights)},
+            spec={"LOCAL_SIZE": _LOCAL_SIZE, "TYPE": dx.data_type.code, "ROWS": block[0],
+                  "COLUMNS": block[1], "SCALE_Y": down.scale, "SCALE_X": across.scale,
+                  "TAPS_Y": len(down.weights), "TAPS_X": len(across.weights),
+                  "BEFORE_Y": down.before, "BEFORE_X": across.before})
+
+
+class _General(General):
+    def lower(self, problem: Images, p: PlanBuilder) -> None:
+        d, dx, dy = problem.desc, problem.y, problem.desc.input_gradient_tensor
+        readers = _readers_of(d)
+        near = Neighbours(dx, p.device)
+        along = near.inner in readers
+        if not along and dy.strides[near.inner] != 1:
+            near.each = 1
+        axes = sorted(readers, key=lambda i: (i == near.inner, i))
+        most = [int(readers[i].counts.max()) for i in axes]
+        refuse_long_sums(d, p, most)
+        rank = dx.dimension_count
+        units = [tuple(int(k < len(axes) and axes[k] == i) for i in range(rank)) for k in range(4)]
+        strides = tuple(0 if i in readers else s for i, s in enumerate(dy.strides))
+        walk = near.walk(dx.strides, strides, *units)
+        words, tables = list(walk.words), []
+        for i in axes:
+            tables.append(len(words))
+            words += readers[i].words(len(words))
+
+        def four(values: list[int]) -> Ints:
+            return (*values, *(0,) * (4 - len(values)))
+
+        p.dispatch(
+            "resample_grad", -(-walk.count // p.device.local_size),
+            dy=p.read("input_gradient_tensor"), dx=p.write("output_gradient_tensor"), params=words,
+            push={"count": walk.count, "dy_strides": four([dy.strides[i] for i in axes]),
+                  "tables": four(tables)},
+            spec={"LOCAL_SIZE": p.device.local_size, "TYPE": dx.data_type.code, "AXES": len(axes),
+                  "EACH": near.each, "ALONG_AXIS": along,
+                  "VECTORS": not along and near.are_vectors(dy),
+                  "TAPS": most[-1] if along and most[-1] <= _MOST_TAPS else 0})
+
+
+KERNELS: tuple[Kernel[Images], ...] = (_Planes(), _General())
+
+
+def _lower(d: OperatorDesc, p: PlanBuilder) -> None:
+    problem = Images(d, "resample_grad", d.output_gradient_tensor)
+    choose(KERNELS, problem, p).lower(problem, p)
 
 
 ResampleGradOperatorDesc = operator(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,14 +13,13 @@ from ..layout import Ints, begin_with_vectors, pad_left
 from ..lowering.builder import PlanBuilder
 from ..lowering.elementwise import float_bits
 from ..lowering.walk import Walk
-from .base import Output, operator
+from ..runtime.traits import LEAST_LOOP_PASSES
+from .base import OperatorDesc, Output, operator
 
-MOST_SAMPLES = 254
-"""The most samples along an axis of ROI_ALIGN: lavapipe ends loops after 65,535 passes."""
-_MOST_ON_CPU = 500_000
-"""The most elements of a plane for ROI_POOLING within that limit."""
-
-
+MOST_SAMPLES = math.isqrt(LEAST_LOOP_PASSES)
+"""The most samples along an axis of ROI_ALIGN."""
+_EACH = 8
+"""Elements of a row that a pass of ROI_POOLING reads."""
 _CHANNELS = (8, 4, 2, 1)
 """The most channels first that an invocation of ROI_ALIGN computes."""
 
@@ -38,7 +38,7 @@ def _walk(y: TensorDesc, channels: int = 1) -> Walk:
                 ordered([n * m for n, m in zip(y.strides, steps)]), *units)
 
 
-def _regions(desc: Any, fields: int) -> int:
+def _regions(desc: OperatorDesc, fields: int) -> int:
     """The number of regions."""
     name, roi = desc.operator.name, desc.roi_tensor
     expect(roi.sizes[-1] == fields and set(roi.sizes[:-2]) <= {1}, name, "ROITensor.Sizes",
@@ -46,14 +46,14 @@ def _regions(desc: Any, fields: int) -> int:
     return int(roi.sizes[-2])
 
 
-def _check_scales(desc: Any, *fields: str) -> None:
+def _check_scales(desc: OperatorDesc, *fields: str) -> None:
     for field in fields:
         value = getattr(desc, {"SpatialScale": "spatial_scale", "SpatialScaleX": "spatial_scale_x",
                                "SpatialScaleY": "spatial_scale_y"}[field])
         expect(abs(value) <= 3.4e38, desc.operator.name, field, "be finite", value)
 
 
-def _pooling_output(desc: Any) -> Mapping[str, Output | list[Output]]:
+def _pooling_output(desc: OperatorDesc) -> Mapping[str, Output | list[Output]]:
     x, size, name = desc.input_tensor, desc.pooled_size, desc.operator.name
     expect(min(size.width, size.height) >= 1 and max(size.width, size.height) < 1 << 15, name,
            "PooledSize", "be in [1, 32768)", size)
@@ -61,7 +61,7 @@ def _pooling_output(desc: Any) -> Mapping[str, Output | list[Output]]:
     return {"output_tensor": Output(sizes, x.data_type)}
 
 
-def _check_pooling(desc: Any, strict: bool) -> None:
+def _check_pooling(desc: OperatorDesc, strict: bool) -> None:
     _check_scales(desc, "SpatialScale")
 
 
@@ -71,11 +71,12 @@ def _groups(count: int, p: PlanBuilder) -> int:
 
 @operator("ROI_POOLING", output=_pooling_output, shaders=("roi_pooling",), check=_check_pooling,
           spatial_scale=1.0)
-def RoiPoolingOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def RoiPoolingOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     x, roi, walk = d.input_tensor, d.roi_tensor, _walk(d.output_tensor)
-    if p.device.is_cpu and x.sizes[2] * (x.sizes[3] + 8) > _MOST_ON_CPU:
-        raise UnsupportedError(f"{d.operator.name}: planes of {x.sizes[2] * x.sizes[3]} elements: "
-                               f"more than about {_MOST_ON_CPU} are not supported on this device")
+    passes = x.sizes[2] * (1 + -(-x.sizes[3] // _EACH))
+    if passes > (most := p.device.max_loop_passes):
+        raise UnsupportedError(f"{d.operator.name}: planes of {list(x.sizes[2:])}: {passes} steps: "
+                               f"more than {most} are not supported on this device")
     p.dispatch(
         "roi_pooling", _groups(walk.count, p), x=p.read("input_tensor"),
         roi=p.read("roi_tensor"), y=p.write("output_tensor"), params=walk.words,
@@ -86,7 +87,7 @@ def RoiPoolingOperatorDesc(d: Any, p: PlanBuilder) -> None:
     )
 
 
-def _align_output(desc: Any) -> Mapping[str, Output | list[Output]]:
+def _align_output(desc: OperatorDesc) -> Mapping[str, Output | list[Output]]:
     """The output. Height and width are the output tensor's own."""
     x, y = desc.input_tensor, desc.output_tensor
     if y is None:
@@ -94,7 +95,7 @@ def _align_output(desc: Any) -> Mapping[str, Output | list[Output]]:
     return {"output_tensor": Output((_regions(desc, 4), x.sizes[1], *y.sizes[2:]), x.data_type)}
 
 
-def check_regions(desc: Any) -> int:
+def check_regions(desc: OperatorDesc) -> int:
     """Check the regions of ROI_ALIGN and its gradient. Returns their number."""
     name, batch = desc.operator.name, desc.batch_indices_tensor
     count = _regions(desc, 4)
@@ -111,14 +112,14 @@ def check_regions(desc: Any) -> int:
     return count
 
 
-def _check_align(desc: Any, strict: bool) -> None:
+def _check_align(desc: OperatorDesc, strict: bool) -> None:
     check_regions(desc)
     for i in (2, 3):
         expect(desc.output_tensor.sizes[i] < 1 << 15, desc.operator.name,
                f"OutputTensor.Sizes[{i}]", "be below 32768", desc.output_tensor.sizes[i])
 
 
-def _align(d: Any, p: PlanBuilder) -> None:
+def _align(d: OperatorDesc, p: PlanBuilder) -> None:
     x, y = d.input_tensor, d.output_tensor
     vector = 16 // x.data_type.itemsize
     vectors = all(t.is_aligned and t.sizes[1] % vector == 0
@@ -154,21 +155,21 @@ RoiAlign1OperatorDesc = operator(
 
 
 @operator("MAX_UNPOOLING", shaders=("max_unpooling",))
-def MaxUnpoolingOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def MaxUnpoolingOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     x, y, indices = d.input_tensor, d.output_tensor, d.indices_tensor
-    source, index, made = Walk(x.sizes, x.strides), Walk(x.sizes, indices.strides), Walk(
+    source, index, target = Walk(x.sizes, x.strides), Walk(x.sizes, indices.strides), Walk(
         y.sizes, y.strides)
-    sources = p.temporary(4, made.count)
+    sources = p.temporary(4, target.count)
 
     def step(name: str, count: int, marks: Any, *words: tuple[int, ...]) -> None:
         p.dispatch(
             f"max_unpooling.{name}", _groups(count, p), x=p.read("input_tensor"),
             indices=p.read("indices_tensor"), sources=marks, y=p.write("output_tensor"),
             params=[w for part in words for w in part],
-            push={"count": count, "limit": made.count, "x_walk": len(words[0])},
+            push={"count": count, "limit": target.count, "x_walk": len(words[0])},
             spec={"LOCAL_SIZE": p.device.local_size, "TYPE": x.data_type.code,
                   "INDEX_TYPE": indices.data_type.code})
 
-    step("clear", made.count, sources, made.words)
+    step("clear", target.count, sources, target.words)
     step("mark", index.count, sources, index.words)
-    step("gather", made.count, sources.reading(), made.words, source.words)
+    step("gather", target.count, sources.reading(), target.words, source.words)

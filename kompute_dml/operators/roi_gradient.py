@@ -13,21 +13,18 @@ from ..lowering.elementwise import float_bits
 from ..lowering.neighbours import Neighbours
 from ..lowering.plan import UNUSED, Operand
 from ..lowering.walk import Walk
-from .base import Output, operator
+from .base import OperatorDesc, Output, operator
 from .roi import MOST_SAMPLES, check_regions
-
-_PASSES = 65_000
-"""The most passes of nested loops: lavapipe ends them after 65,535."""
 
 _MOST_EACH = 4
 
 
-def _image(d: Any) -> Any:
+def _image(d: OperatorDesc) -> Any:
     """The description of a tensor with the image's sizes."""
     return d.input_tensor if d.input_tensor is not None else d.output_gradient_tensor
 
 
-def _infer(d: Any) -> Mapping[str, Output | list[Output]]:
+def _infer(d: OperatorDesc) -> Mapping[str, Output | list[Output]]:
     outputs: dict[str, Output | list[Output]] = {
         "output_roi_gradient_tensor": Output(d.roi_tensor.sizes, d.roi_tensor.data_type)}
     if (image := _image(d)) is not None:
@@ -35,7 +32,7 @@ def _infer(d: Any) -> Mapping[str, Output | list[Output]]:
     return outputs
 
 
-def _check(d: Any, strict: bool) -> None:
+def _check(d: OperatorDesc, strict: bool) -> None:
     name, dy = d.operator.name, d.input_gradient_tensor
     expect(d.output_gradient_tensor is not None or d.output_roi_gradient_tensor is not None, name,
            "OutputGradientTensor or OutputROIGradientTensor", "be given", None)
@@ -52,25 +49,25 @@ def _check(d: Any, strict: bool) -> None:
 
 
 @operator("ROI_ALIGN_GRAD", output=_infer, shaders=("roi_align_grad",), check=_check)
-def RoiAlignGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def RoiAlignGradOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     dy, image = d.input_gradient_tensor, _image(d)
     count, channels, *outputs = dy.sizes
     sizes, each = image.sizes[2:], channels * outputs[0] * outputs[1]
     high = min(d.maximum_samples_per_output, MOST_SAMPLES)
     longest = max(max(outputs) * (high + 1), count * (1 + outputs[0] * (1 + outputs[1])),
                   each if d.output_roi_gradient_tensor is not None else 0)
-    if p.device.is_cpu and longest > _PASSES:
+    if longest > (most := p.device.max_loop_passes):
         raise UnsupportedError(f"{d.operator.name}: sums of up to {longest} steps: more than "
-                               f"{_PASSES} are not supported on a CPU")
+                               f"{most} are not supported on this device")
     maximum, local_size = d.reduction_function == ReduceFunction.MAX, p.device.local_size
     strides = (*(d.input_tensor.strides if d.input_tensor is not None else (0,) * 4), *dy.strides)
 
-    def step(name: str, items: int, made: Operand, table: Operand = UNUSED,
+    def step(name: str, items: int, stored: Operand, table: Operand = UNUSED,
              winners: Operand = UNUSED, walk: Ints = (0,), axis: int = 0, each: int = 1) -> None:
         p.dispatch(
             f"roi_align_grad.{name}", -(-items // local_size), x=p.read("input_tensor"),
             dy=p.read("input_gradient_tensor"), roi=p.read("roi_tensor"),
-            batch=p.read("batch_indices_tensor"), table=table, winners=winners, made=made,
+            batch=p.read("batch_indices_tensor"), table=table, winners=winners, made=stored,
             params=[*walk, *strides],
             push={"count": items, "regions": count, "in_sizes": image.sizes,
                   "roi_strides": d.roi_tensor.strides[-2:],
@@ -87,14 +84,14 @@ def RoiAlignGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
 
     winners = UNUSED
     if maximum:
-        made = p.temporary(4, count * each)
-        step("winners", count * each, made)
-        winners = made.reading()
+        stored = p.temporary(4, count * each)
+        step("winners", count * each, stored)
+        winners = stored.reading()
     if (dx := d.output_gradient_tensor) is not None:
         table = p.temporary(4, count * sum(n * (o + 1) for n, o in zip(sizes, outputs)))
         for axis in range(2):
             step("weights", count * sizes[axis], table, axis=axis)
-        near = Neighbours(dx, _MOST_EACH)
+        near = Neighbours(dx, p.device, _MOST_EACH)
         if not near.along_width:
             near.each = 1
         walk = near.walk(dx.strides, *_units(4))

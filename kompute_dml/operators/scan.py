@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..attributes import AxisDirection
 from ..desc import TensorDesc
 from ..layout import begin_with_vectors, power_of_two
 from ..lowering.builder import PlanBuilder
-from ..lowering.plan import UNUSED, Operand, in_units
+from ..lowering.kernel import Kernel, choose
+from ..lowering.plan import UNUSED, in_units
 from ..lowering.walk import Walk
+from ..runtime.shader_library import Variant
 from ..runtime.traits import DeviceTraits
-from .base import axis_in, like, operator
+from ..tuning import work_key
+from .base import OperatorDesc, axis_in, like, operator
 
 
 class _Kind(NamedTuple):
@@ -65,13 +68,14 @@ _LEAST_BYTES = 64
 """... bytes of a column, ..."""
 _BUSY = 0.7
 """... and share of the cores with which one workgroup of each core at a time pays off."""
-_MOST_TILES = 4096
-"""The most tiles: llvmpipe ends longer loops."""
+_PASSES = 15
+"""Passes of loops that a tile takes."""
 _SHARE_ON_CPU = 8
-"""Invocations that share a row on a CPU, where each of their steps takes time."""
+"""Invocations that share a row on a CPU, where each of their steps takes time. Others have a row
+each. So few pipelines serve rows of any length."""
 
 
-def _check(desc: Any, strict: bool) -> None:
+def _check(desc: OperatorDesc, strict: bool) -> None:
     axis_in(desc.operator.name, desc.axis, desc.input_tensor)
 
 
@@ -108,98 +112,152 @@ def _words(rows: Walk, x: TensorDesc, y: TensorDesc, axis: int) -> Walk | None:
                 *((*(n // 2 for n in s[:-1]), 1) for s in rows.strides))
 
 
-def _reads_once(p: PlanBuilder, rows: int, columns: int, itemsize: int, kind: _Kind) -> bool:
-    """Whether several workgroups scan a long row of vectors of which each reads a tile. FLOAT16
-    gains nothing."""
-    size = p.device.subgroup_size
-    return (itemsize >= 4 and columns >= _LEAST_ONCE and rows * columns >= _ALL_ONCE
-            and p.library.find("scan_once", kind.name) is not None
-            and p.device.max_invocations >= _WIDTH_ONCE
-            and size >= _LEAST_SUBGROUP and _WIDTH_ONCE % (2 * size) == 0)
+class Scan:
+    """Rows along an axis, and how workgroups share them."""
+
+    def __init__(self, p: PlanBuilder, product: bool, exclusive: bool) -> None:
+        d, device = p.desc, p.device
+        self.x, self.y, self.product, self.exclusive = (
+            d.input_tensor, d.output_tensor, product, exclusive)
+        self.backwards = d.axis_direction == AxisDirection.DECREASING
+        x, y = self.x, self.y
+        self.source, self.target = p.read("input_tensor"), p.write("output_tensor")
+        self.kind = _FLOAT if x.data_type.is_float else _INTEGER
+        self.itemsize = x.data_type.itemsize
+        others = sorted((a for a in range(len(x.sizes)) if a != d.axis),
+                        key=lambda a: -x.strides[a])
+        self.rows = Walk(*([v[a] for a in others] for v in (x.sizes, x.strides, y.strides)))
+        self.columns, self.x_stride, self.y_stride = (
+            v[d.axis] for v in (x.sizes, x.strides, y.strides))
+        self.each = 16 // self.itemsize
+        self.vectors = self.columns % self.each == 0 and all(
+            begin_with_vectors(self.each, t.strides, d.axis) for t in (x, y))
+        self.rows_first = not self.vectors and self.rows.strides[0][-1] < self.x_stride
+        if self.rows_first and (words := _words(self.rows, x, y, d.axis)):
+            self.rows, self.kind, self.itemsize = words, _HALVES, 4
+            self.source, self.target = in_units(self.source, 4), in_units(self.target, 4)
+            self.x_stride, self.y_stride = self.x_stride // 2, self.y_stride // 2
+        self.unit = self.each if self.vectors else self.kind.unit if self.rows_first else 1
+        self.each_turn = self.kind.stripes * self.unit
+        """Columns that an invocation scans at once."""
+        width, side_by_side = min(_WIDTH, device.max_invocations), _SIDE_BY_SIDE
+        own = _of_a_core(device, self.rows.count, self.columns, self.itemsize, self.kind
+                         ) if self.rows_first else 0
+        if own:
+            width, side_by_side = _WIDEST, own
+        share = power_of_two(-(-self.columns // self.each_turn))
+        if self.rows_first:
+            share = max(min(share, width // side_by_side), width // power_of_two(self.rows.count))
+        most_rows = power_of_two(self.rows.count)
+        if device.is_cpu:
+            share, most_rows = _SHARE_ON_CPU if share > 1 else 1, width
+        self.share = min(share, width)
+        self.height = min(width // self.share, most_rows)
+        self.groups = -(-self.rows.count // self.height)
+        few = self.groups < (_IDLE_FIRST if self.rows_first else _IDLE) * device.cores
+        self.idle = not device.is_cpu and not own and few
+        """Whether most cores would have nothing to do."""
+
+    @property
+    def work(self) -> str:
+        kind = f"scan {self.x.data_type.width}{'' if self.vectors else ' strided'}"
+        return work_key(kind, self.rows.count, self.columns)
+
+    @property
+    def spec(self) -> dict[str, int]:
+        """The constants of all kernels."""
+        return {"TYPE": self.x.data_type.code, "PRODUCT": self.product,
+                "EXCLUSIVE": self.exclusive, "BACKWARDS": self.backwards}
 
 
-def _read_once(p: PlanBuilder, rows: Walk, columns: int, each: int, kind: _Kind, source: Operand,
-               target: Operand, spec: dict[str, int]) -> None:
-    tiles = -(-columns // (_WIDTH_ONCE * _STRIPES_ONCE * each))
-    count, blocks = rows.count * tiles, rows.count * -(-tiles // _BLOCK)
-    words = 4 if kind is _INTEGER else 2  # of a total
-    zeroed = p.zeroed(4, _HEAD + -(-blocks // 4) * 4 + words * (blocks + count))
-    p.dispatch(
-        f"scan_once.{kind.name}", count, x=source, y=target, zeroed=zeroed, params=rows.words,
-        push={"columns": columns, "tiles": tiles, "all_tiles": count},
-        spec=spec | {"LOCAL_SIZE": _WIDTH_ONCE, "STRIPES": _STRIPES_ONCE, "BLOCK": _BLOCK,
-                     "TURNS": _TURNS, "FENCES": not p.device.fences_gather})
+class _Once(Kernel[Scan]):
+    """Several workgroups scan a long row of vectors, of which each reads a tile once."""
+
+    name = "once"
+
+    def shader(self, problem: Scan) -> str:
+        return f"scan_once.{problem.kind.name}"
+
+    def takes(self, problem: Scan, variant: Variant, traits: DeviceTraits) -> tuple[int, int]:
+        return _WIDTH_ONCE, variant.shared_bytes
+
+    def serves(self, problem: Scan, traits: DeviceTraits) -> str | None:
+        if not problem.idle or not problem.vectors:
+            return "rows are no vectors, or keep all cores busy"
+        if problem.itemsize < 4:
+            return "FLOAT16 gains nothing"
+        if problem.columns < _LEAST_ONCE or problem.rows.count * problem.columns < _ALL_ONCE:
+            return "rows are short"
+        size = traits.subgroup_size
+        return None if size >= _LEAST_SUBGROUP and _WIDTH_ONCE % (2 * size) == 0 else (
+            f"subgroups have {size} invocations")
+
+    def lower(self, problem: Scan, p: PlanBuilder) -> None:
+        rows, columns = problem.rows, problem.columns
+        tiles = -(-columns // (_WIDTH_ONCE * _STRIPES_ONCE * problem.each))
+        count, blocks = rows.count * tiles, rows.count * -(-tiles // _BLOCK)
+        words = 4 if problem.kind is _INTEGER else 2  # of a total
+        zeroed = p.zeroed(4, _HEAD + -(-blocks // 4) * 4 + words * (blocks + count))
+        p.dispatch(
+            self.shader(problem), count, x=problem.source, y=problem.target, zeroed=zeroed,
+            params=rows.words, push={"columns": columns, "tiles": tiles, "all_tiles": count},
+            spec=problem.spec | {
+                "LOCAL_SIZE": _WIDTH_ONCE, "STRIPES": _STRIPES_ONCE, "BLOCK": _BLOCK,
+                "TURNS": _TURNS, "FENCES": not p.device.fences_gather})
 
 
-def _lower(p: PlanBuilder, d: Any, product: bool, exclusive: bool) -> None:
-    x, y, device = d.input_tensor, d.output_tensor, p.device
-    source, target = p.read("input_tensor"), p.write("output_tensor")
-    kind, itemsize = _FLOAT if x.data_type.is_float else _INTEGER, x.data_type.itemsize
-    kept = sorted((a for a in range(len(x.sizes)) if a != d.axis), key=lambda a: -x.strides[a])
-    rows = Walk(*([v[a] for a in kept] for v in (x.sizes, x.strides, y.strides)))
-    columns, x_stride, y_stride = (v[d.axis] for v in (x.sizes, x.strides, y.strides))
+class _InParts(Kernel[Scan]):
+    """Any rows. With parts, a row is read twice, which pays off if the device would be idle."""
 
-    each = 16 // itemsize
-    vectors = columns % each == 0 and all(
-        begin_with_vectors(each, t.strides, d.axis) for t in (x, y))
-    rows_first = not vectors and rows.strides[0][-1] < x_stride
-    if rows_first and (words := _words(rows, x, y, d.axis)):
-        rows, kind, itemsize = words, _HALVES, 4
-        source, target = in_units(source, 4), in_units(target, 4)
-        x_stride, y_stride = x_stride // 2, y_stride // 2
-    unit = each if vectors else kind.unit if rows_first else 1
-    each_turn = kind.stripes * unit  # columns that an invocation scans at once
-    width, side_by_side = min(_WIDTH, device.max_invocations), _SIDE_BY_SIDE
-    own = _of_a_core(device, rows.count, columns, itemsize, kind) if rows_first else 0
-    if own:
-        width, side_by_side = _WIDEST, own
-    share = power_of_two(-(-columns // each_turn))
-    if rows_first:
-        share = max(min(share, width // side_by_side), width // power_of_two(rows.count))
-    share = min(share, _SHARE_ON_CPU if device.is_cpu else width)
-    height = min(width // share, power_of_two(rows.count))
-    groups = -(-rows.count // height)
+    name = "parts"
 
-    # With parts, a row is read twice. This pays off if the device would be idle otherwise.
-    tiles = -(-columns // (share * each_turn))
-    few = groups < (_IDLE_FIRST if rows_first else _IDLE) * device.cores
-    idle = not device.is_cpu and not own and few
-    wanted = _PARTS * device.cores // groups
-    parts = max(1, min(wanted, tiles // 4) if idle else 1,
-                -(-tiles // _MOST_TILES))
-    part_tiles = -(-tiles // parts)
-    parts = -(-tiles // part_tiles)
+    def estimate(self, problem: Scan, traits: DeviceTraits) -> float:
+        return 1.0
 
-    spec = {"TYPE": x.data_type.code, "PRODUCT": product, "EXCLUSIVE": exclusive,
-            "BACKWARDS": d.axis_direction == AxisDirection.DECREASING}
-    if idle and vectors and _reads_once(p, rows.count, columns, itemsize, kind):
-        _read_once(p, rows, columns, each, kind, source, target, spec)
-        return
+    def lower(self, problem: Scan, p: PlanBuilder) -> None:
+        rows, columns, share, kind = problem.rows, problem.columns, problem.share, problem.kind
+        device, each_turn = p.device, problem.each_turn
+        tiles = -(-columns // (share * each_turn))
+        wanted = _PARTS * device.cores // problem.groups
+        most = device.max_loop_passes // _PASSES
+        parts = max(1, min(wanted, tiles // 4) if problem.idle else 1, -(-tiles // most))
+        part_tiles = -(-tiles // parts)
+        parts = -(-tiles // part_tiles)
+        push = {"rows": rows.count, "columns": columns, "parts": parts,
+                "part_columns": min(part_tiles * share * each_turn, 2**32 - 1),
+                "x_stride": problem.x_stride, "y_stride": problem.y_stride}
+        spec = problem.spec | {
+            "LOCAL_SIZE": share * problem.height, "SHARE": share,
+            "ROWS_FIRST": problem.rows_first, "VECTORS": problem.vectors, "WIDTH": problem.unit,
+            "STRIPES": kind.stripes, "AHEAD": not device.is_cpu and (problem.vectors or kind.ahead),
+            "COMBINED": 2 if device.is_cpu else 4}
+        shader, totals, groups = f"scan.{kind.name}", UNUSED, problem.groups * parts
+        if parts > 1:
+            written = p.temporary(kind.carry, rows.count * parts)
+            p.dispatch(shader, groups, x=problem.source, y=UNUSED, totals=written,
+                       params=rows.words, push=push,
+                       spec=spec | {"TO_TOTALS": True, "FROM_TOTALS": False})
+            totals = written.reading()
+        p.dispatch(shader, groups, x=problem.source, y=problem.target, totals=totals,
+                   params=rows.words, push=push,
+                   spec=spec | {"TO_TOTALS": False, "FROM_TOTALS": parts > 1})
 
-    push = {"rows": rows.count, "columns": columns, "parts": parts,
-            "part_columns": min(part_tiles * share * each_turn, 2**32 - 1),
-            "x_stride": x_stride, "y_stride": y_stride}
-    spec |= {"LOCAL_SIZE": share * height, "SHARE": share, "ROWS_FIRST": rows_first,
-             "VECTORS": vectors, "WIDTH": unit, "STRIPES": kind.stripes,
-             "AHEAD": not device.is_cpu and (vectors or kind.ahead),
-             "COMBINED": 2 if device.is_cpu else 4}
-    shader, totals = f"scan.{kind.name}", UNUSED
-    if parts > 1:
-        made = p.temporary(kind.carry, rows.count * parts)
-        p.dispatch(shader, groups * parts, x=source, y=UNUSED, totals=made, params=rows.words,
-                   push=push, spec=spec | {"TO_TOTALS": True, "FROM_TOTALS": False})
-        totals = made.reading()
-    p.dispatch(shader, groups * parts, x=source, y=target, totals=totals, params=rows.words,
-               push=push, spec=spec | {"TO_TOTALS": False, "FROM_TOTALS": parts > 1})
+
+KERNELS: tuple[Kernel[Scan], ...] = (_Once(), _InParts())
+
+
+def _lower(p: PlanBuilder, product: bool, exclusive: bool) -> None:
+    problem = Scan(p, product, exclusive)
+    choose(KERNELS, problem, p).lower(problem, p)
 
 
 @operator("CUMULATIVE_SUMMATION", output=like("input_tensor"), shaders=_SHADERS, check=_check,
           axis_direction=AxisDirection.INCREASING, has_exclusive_sum=False)
-def CumulativeSummationOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    _lower(p, d, False, bool(d.has_exclusive_sum))
+def CumulativeSummationOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
+    _lower(p, False, bool(d.has_exclusive_sum))
 
 
 @operator("CUMULATIVE_PRODUCT", output=like("input_tensor"), shaders=_SHADERS, check=_check,
           axis_direction=AxisDirection.INCREASING, has_exclusive_product=False)
-def CumulativeProductOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    _lower(p, d, True, bool(d.has_exclusive_product))
+def CumulativeProductOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
+    _lower(p, True, bool(d.has_exclusive_product))

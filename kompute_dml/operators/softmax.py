@@ -7,21 +7,21 @@ from typing import Any
 from ..errors import expect
 from ..lowering.builder import PlanBuilder
 from ..lowering.rows import SHADER, Kind, normalize_rows
-from .base import axes_in, like, operator
+from .base import OperatorDesc, axes_in, like, operator
 
 
-def _check_axes(desc: Any, strict: bool) -> None:
+def _check_axes(desc: OperatorDesc, strict: bool) -> None:
     axes_in(desc.operator.name, desc.axes, desc.input_tensor)
 
 
-def _check_rank(desc: Any, strict: bool) -> None:
+def _check_rank(desc: OperatorDesc, strict: bool) -> None:
     sizes = desc.input_tensor.sizes
     expect(all(n == 1 for n in sizes[:-2]), desc.operator.name, "InputTensor.Sizes",
            "be 1 except for the last two", list(sizes))
 
 
 def _along_axes(name: str, kind: Kind) -> Any:
-    def build(d: Any, p: PlanBuilder) -> None:
+    def build(d: OperatorDesc, p: PlanBuilder) -> None:
         normalize_rows(p, kind, d.axes)
 
     return operator(name, output=like("input_tensor"), shaders=(SHADER,), check=_check_axes,
@@ -29,7 +29,7 @@ def _along_axes(name: str, kind: Kind) -> Any:
 
 
 def _along_last(name: str, kind: Kind) -> Any:
-    def build(d: Any, p: PlanBuilder) -> None:
+    def build(d: OperatorDesc, p: PlanBuilder) -> None:
         normalize_rows(p, kind, (d.input_tensor.dimension_count - 1,))
 
     return operator(name, output=like("input_tensor"), shaders=(SHADER,), check=_check_rank,

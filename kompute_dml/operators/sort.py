@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
 from ..attributes import AxisDirection
 from ..dtypes import DataType
 from ..errors import expect
 from ..layout import power_of_two
 from ..lowering.builder import PlanBuilder
+from ..lowering.kernel import Kernel, choose
 from ..lowering.plan import UNUSED, Operand
 from ..lowering.walk import Walk
+from ..runtime.traits import DeviceTraits
 from ..tuning import work_key
-from .base import Output, axis_in, operator
+from .base import OperatorDesc, Output, axis_in, operator
 
 _FEW = 128
 """The largest K for which a bound is found. The work to rank entries grows with its square."""
@@ -37,8 +39,8 @@ _SHORT = 2048
 """Up to so many columns, half as many invocations are faster, as fewer wait at barriers."""
 _WORDS = 3
 """Words of an entry."""
-_LONGEST = 1 << 20
-"""The most columns of a part: llvmpipe ends longer loops."""
+_COLUMNS_OF_PASS = 17
+"""Columns of a part for each pass of a loop that a device has."""
 _SHORTEST = 512
 """Rows of more columns are faster in subgroups."""
 _USUAL, _WIDEST = 128, 256
@@ -53,7 +55,7 @@ _MOST_RANKED = 4
 _SHADERS = ("top_k", "top_k_few", "top_k_subgroups", "top_k_sort")
 
 
-def _selected(desc: Any) -> Mapping[str, Output | list[Output]]:
+def _selected(desc: OperatorDesc) -> Mapping[str, Output | list[Output]]:
     x = desc.input_tensor
     axis = axis_in(desc.operator.name, desc.axis, x)
     expect(1 <= desc.k <= x.sizes[axis], desc.operator.name, "K",
@@ -63,40 +65,103 @@ def _selected(desc: Any) -> Mapping[str, Output | list[Output]]:
             "output_index_tensor": Output(sizes, None)}
 
 
-def _lower(p: PlanBuilder, d: Any, least: bool) -> None:
-    tensors = (d.input_tensor, d.output_value_tensor, d.output_index_tensor)
-    x, _, z = tensors
-    others = [a for a in range(len(x.sizes)) if a != d.axis]
-    rows = Walk([x.sizes[a] for a in others], *([t.strides[a] for a in others] for t in tensors))
-    push = {"rows": rows.count, "k": d.k}
-    push |= {f"{name}_stride": t.strides[d.axis] for name, t in zip("xyz", tensors)}
-    spec = {"TYPE": x.data_type.code, "INDEX_TYPE": z.data_type.code, "LEAST": least}
-    if d.k > _MOST:
-        _sort(p, x.sizes[d.axis], rows, push, spec)
-    elif d.k <= _FEW:
-        _select_few(p, d.k, x.sizes[d.axis], rows, push, spec, x.is_aligned)
-    else:
-        _select(p, d.k, x.sizes[d.axis], rows, push, spec)
+class Selection:
+    """The first K of each row, or the least ones."""
+
+    def __init__(self, d: OperatorDesc, least: bool) -> None:
+        tensors = (d.input_tensor, d.output_value_tensor, d.output_index_tensor)
+        x, _, z = tensors
+        others = [a for a in range(len(x.sizes)) if a != d.axis]
+        self.k, self.columns, self.itemsize = d.k, x.sizes[d.axis], x.data_type.itemsize
+        self.aligned = x.is_aligned
+        self.rows = Walk([x.sizes[a] for a in others],
+                         *([t.strides[a] for a in others] for t in tensors))
+        self.push = {"rows": self.rows.count, "k": d.k}
+        self.push |= {f"{name}_stride": t.strides[d.axis] for name, t in zip("xyz", tensors)}
+        self.spec = {"TYPE": x.data_type.code, "INDEX_TYPE": z.data_type.code, "LEAST": least}
+
+    @property
+    def work(self) -> str:
+        """The tuning key."""
+        return work_key("top_k", self.rows.count, self.columns, self.k, self.itemsize)
+
+
+@dataclass(frozen=True)
+class _Bound(Kernel[Selection]):
+    """A bound that few entries pass is found among groups of them, in registers of subgroups or in
+    shared memory."""
+
+    name: str
+    subgroups: bool
+
+    def shader(self, problem: Selection) -> str:
+        return "top_k_subgroups" if self.subgroups else ""
+
+    def serves(self, problem: Selection, traits: DeviceTraits) -> str | None:
+        if problem.k > _FEW:
+            return f"K is above {_FEW}"
+        return "elements of 8 bytes, or a CPU" if self.subgroups and (
+            problem.itemsize > 4 or traits.is_cpu) else None
+
+    def estimate(self, problem: Selection, traits: DeviceTraits) -> float:
+        return 0.0 if self.subgroups == (problem.columns > _SHORTEST) else 1.0
+
+    def lower(self, problem: Selection, p: PlanBuilder) -> None:
+        _select_few(p, problem.k, problem.columns, problem.rows, problem.push, problem.spec,
+                    problem.aligned, self.subgroups)
+
+
+class _Histograms(Kernel[Selection]):
+    name = "histograms"
+
+    def serves(self, problem: Selection, traits: DeviceTraits) -> str | None:
+        return None if problem.k <= _MOST else f"K is above {_MOST}"
+
+    def estimate(self, problem: Selection, traits: DeviceTraits) -> float:
+        return 2.0
+
+    def lower(self, problem: Selection, p: PlanBuilder) -> None:
+        _select(p, problem.k, problem.columns, problem.rows, problem.push, problem.spec)
+
+
+class _Sort(Kernel[Selection]):
+    name = "sort"
+
+    def estimate(self, problem: Selection, traits: DeviceTraits) -> float:
+        return 3.0
+
+    def lower(self, problem: Selection, p: PlanBuilder) -> None:
+        _sort(p, problem.columns, problem.rows, problem.push, problem.spec)
+
+
+KERNELS: tuple[Kernel[Selection], ...] = (
+    _Bound("subgroups", True), _Bound("groups", False), _Histograms(), _Sort())
+
+
+def _lower(p: PlanBuilder, d: OperatorDesc, least: bool) -> None:
+    problem = Selection(d, least)
+    choose(KERNELS, problem, p).lower(problem, p)
 
 
 def _select_few(
     p: PlanBuilder, k: int, columns: int, rows: Walk, push: dict[str, int], spec: dict[str, int],
-    aligned: bool
+    aligned: bool, subgroups: bool
 ) -> None:
     device, itemsize = p.device, spec["TYPE"] % 16
     most = min(_FEW_GATHERED, device.max_invocations)
     # About 1.6 K entries pass a bound that is found among 1.25 K groups.
     groups = min(power_of_two(-(-5 * k // 4)), most)
-    source, made = p.read("input_tensor"), UNUSED
-    if _in_subgroups(p, rows.count, columns, k, itemsize):
-        made, columns = _first_of_parts(p, k, columns, rows, push, spec, aligned)
-        if made is UNUSED:
+    source, candidates = p.read("input_tensor"), UNUSED
+    if subgroups:
+        candidates, columns = _first_of_parts(p, k, columns, rows, push, spec, aligned)
+        if candidates is UNUSED:
             return
     while True:
-        first = made is UNUSED
+        first = candidates is UNUSED
         fits = first and not device.is_cpu
         own = _KEPT_WORDS * 4 // max(itemsize, 4) if fits else _READ
-        parts = -(-columns // (most * own if fits else _LONGEST))
+        longest = _COLUMNS_OF_PASS * device.max_loop_passes
+        parts = -(-columns // (most * own if fits else longest))
         if not device.is_cpu:
             # More parts pay off if they leave few of the row's entries.
             wanted = 8 * device.cores // rows.count
@@ -115,7 +180,7 @@ def _select_few(
             "top_k_few", rows.count * parts, x=source,
             y=p.write("output_value_tensor") if last else UNUSED,
             z=p.write("output_index_tensor") if last else UNUSED,
-            entries=made, made=taken, params=rows.words,
+            entries=candidates, made=taken, params=rows.words,
             push=push | {"columns": columns, "parts": parts, "part_columns": part_columns},
             spec=spec | {
                 "LOCAL_SIZE": local, "HIGH": _FEW_GATHERED if itemsize == 8 else 1,
@@ -125,15 +190,7 @@ def _select_few(
         )
         if last:
             return
-        made, columns = taken.reading(), parts * k
-
-
-def _in_subgroups(p: PlanBuilder, rows: int, columns: int, k: int, itemsize: int) -> bool:
-    """Whether subgroups find the bound, and marks in registers tell what passes it."""
-    if itemsize > 4 or p.device.is_cpu or p.library.find("top_k_subgroups") is None:
-        return False
-    names = ("subgroups", "groups") if columns > _SHORTEST else ("groups", "subgroups")
-    return p.choose(work_key("top_k", rows, columns, k, itemsize), names) == "subgroups"
+        candidates, columns = taken.reading(), parts * k
 
 
 def _first_of_parts(
@@ -164,13 +221,13 @@ def _first_of_parts(
         leads = min(power_of_two(-(-5 * k // (4 * local))), kept)
     most = _FEW_GATHERED // 2 if k <= _FEW // 2 else _FEW_GATHERED
     last = parts == 1
-    made = UNUSED if last else p.temporary(4, _WORDS * rows.count * parts * k)
+    candidates = UNUSED if last else p.temporary(4, _WORDS * rows.count * parts * k)
     words = (itemsize == 2 and k % 2 == 0 and push["y_stride"] == 1
              and not any(n % 2 for n in rows.strides[1]))
     p.dispatch(
         "top_k_subgroups", rows.count * parts, x=p.read("input_tensor"),
         y=p.write("output_value_tensor") if last else UNUSED,
-        z=p.write("output_index_tensor") if last else UNUSED, made=made, params=rows.words,
+        z=p.write("output_index_tensor") if last else UNUSED, made=candidates, params=rows.words,
         push=push | {"columns": columns, "parts": parts, "part_columns": part_columns},
         spec=spec | {
             "LOCAL_SIZE": local, "TO_ENTRIES": not last, "EACH": each, "KEPT": kept,
@@ -178,28 +235,29 @@ def _first_of_parts(
             "OWN": min(int(_PASSING * k) // local + 1, _MOST_RANKED), "WORDS": words,
             "AS_FLOATS": bool(spec["TYPE"] & 32) and device.exact_units},
     )
-    return (UNUSED, 0) if last else (made.reading(), parts * k)
+    return (UNUSED, 0) if last else (candidates.reading(), parts * k)
 
 
 def _select(
     p: PlanBuilder, k: int, columns: int, rows: Walk, push: dict[str, int], spec: dict[str, int]
 ) -> None:
     width = min(128 if columns <= _SHORT else 256, p.device.max_invocations)
-    source, made = p.read("input_tensor"), UNUSED
+    source, candidates = p.read("input_tensor"), UNUSED
     values, indices = p.write("output_value_tensor"), p.write("output_index_tensor")
     wanted = 1 if p.device.is_cpu else 8 * p.device.cores // rows.count
     while True:
         # Parts pay off if they leave few of the row's entries.
-        parts = max(min(wanted, columns // (16 * k), columns // 8192), -(-columns // _LONGEST), 1)
+        longest = _COLUMNS_OF_PASS * p.device.max_loop_passes
+        parts = max(min(wanted, columns // (16 * k), columns // 8192), -(-columns // longest), 1)
         part_columns = -(-columns // parts)
         parts = -(-columns // part_columns)
         last = parts == 1
-        first = made is UNUSED
+        first = candidates is UNUSED
         taken = UNUSED if last else p.temporary(4, _WORDS * rows.count * parts * k)
         p.dispatch(
             "top_k", rows.count * parts, x=source, y=values if last else UNUSED,
             z=indices if last else UNUSED,
-            entries=made, made=taken, params=rows.words,
+            entries=candidates, made=taken, params=rows.words,
             push=push | {"columns": columns, "parts": parts, "part_columns": part_columns,
                          "few": _MOST if part_columns > _MOST else max(k, _ENOUGH)},
             spec=spec | {"LOCAL_SIZE": width, "HIGH": _MOST if spec["TYPE"] % 16 == 8 else 1,
@@ -207,7 +265,7 @@ def _select(
         )
         if last:
             return
-        made, columns, wanted = taken.reading(), parts * k, 1
+        candidates, columns, wanted = taken.reading(), parts * k, 1
 
 
 def _sort(
@@ -245,11 +303,11 @@ def _sort(
 
 
 @operator("TOP_K", output=_selected, shaders=_SHADERS, axis=-1, data_type=DataType.UINT32)
-def TopKOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def TopKOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     _lower(p, d, False)
 
 
 @operator("TOP_K1", output=_selected, shaders=_SHADERS, axis=-1, data_type=DataType.UINT32,
           axis_direction=AxisDirection.DECREASING)
-def TopK1OperatorDesc(d: Any, p: PlanBuilder) -> None:
+def TopK1OperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     _lower(p, d, d.axis_direction == AxisDirection.INCREASING)

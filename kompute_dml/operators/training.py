@@ -15,21 +15,21 @@ from ..layout import begin_with_vectors, memory_order
 from ..lowering import copy
 from ..lowering.activation import fused_activation
 from ..lowering.builder import PlanBuilder
-from ..lowering.copy import View, copied
+from ..lowering.copy import CopyView, copied
 from ..lowering.elementwise import float_bits
 from ..lowering.plan import TEMPORARY, UNUSED, Operand
 from ..lowering.walk import Walk
-from .base import Infer, Output, operator
+from .base import Infer, OperatorDesc, Output, operator
 
 _ADAM = ("parameters", "first_moment", "second_moment")
 
 
-def _stepped(d: Any) -> Mapping[str, Output | list[Output]]:
+def _stepped(d: OperatorDesc) -> Mapping[str, Output | list[Output]]:
     x = d.input_parameters_tensor
     return {f"output_{name}_tensor": Output(x.sizes, x.data_type) for name in _ADAM}
 
 
-def _check_adam(d: Any, strict: bool) -> None:
+def _check_adam(d: OperatorDesc, strict: bool) -> None:
     name, step = d.operator.name, d.training_step_tensor
     expect(step.element_count == 1, name, "TrainingStepTensor.Sizes", "be all 1", list(step.sizes))
     for field in ("Beta1", "Beta2"):
@@ -39,7 +39,7 @@ def _check_adam(d: Any, strict: bool) -> None:
 
 @operator("ADAM_OPTIMIZER", output=_stepped, shaders=("adam_optimizer", *copy.SHADERS),
           check=_check_adam)
-def AdamOptimizerOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def AdamOptimizerOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     """Tensors with another layout are copied through packed temporary memory."""
     inputs = {"x": "input_parameters_tensor", "m": "input_first_moment_tensor",
               "v": "input_second_moment_tensor", "g": "gradient_tensor"}
@@ -52,10 +52,10 @@ def AdamOptimizerOperatorDesc(d: Any, p: PlanBuilder) -> None:
     packed = TensorDesc.packed(x.data_type, x.sizes)
     direct = {slot for slot, t in zip(slots, tensors) if together.contiguous or t.is_packed}
 
-    def beside(slot: str) -> tuple[Operand, View, View]:
-        made = p.temporary(x.data_type.itemsize, x.element_count)
-        return (made, View.whole(slot, getattr(d, slot)),
-                View(TEMPORARY, packed, packed.strides, made.offset))
+    def beside(slot: str) -> tuple[Operand, CopyView, CopyView]:
+        duplicate = p.temporary(x.data_type.itemsize, x.element_count)
+        return (duplicate, CopyView.whole(slot, getattr(d, slot)),
+                CopyView(TEMPORARY, packed, packed.strides, duplicate.offset))
 
     operands: dict[str, Operand] = {}
     for name, slot in inputs.items():
@@ -63,7 +63,7 @@ def AdamOptimizerOperatorDesc(d: Any, p: PlanBuilder) -> None:
             operands[name] = p.read(slot)
             continue
         made, there, here = beside(slot)
-        p.add(copied(p.target, x.sizes, there, here))
+        p.add(copied(p, x.sizes, there, here))
         operands[name] = made.reading()
     operands["step"] = p.read("training_step_tensor")
     after = []
@@ -72,7 +72,7 @@ def AdamOptimizerOperatorDesc(d: Any, p: PlanBuilder) -> None:
             operands[name] = p.write(slot)
             continue
         operands[name], there, here = beside(slot)
-        after.append(copied(p.target, x.sizes, here, there))
+        after.append(copied(p, x.sizes, here, there))
 
     vectors = all(getattr(d, slot).is_aligned for slot in direct)
     each = 16 // x.data_type.itemsize if vectors else 1
@@ -105,40 +105,41 @@ _MOST_PARTS = 64
 # 1.
 
 
-def _check_scale(d: Any, strict: bool) -> None:
+def _check_scale(d: OperatorDesc, strict: bool) -> None:
     x, scale = d.input_tensor, d.scale_tensor
     for i, (n, size) in enumerate(zip(scale.sizes, x.sizes)):
         expect(n in (1, size), d.operator.name, f"ScaleTensor.Sizes[{i}]",
                f"be 1 or {size} (InputTensor.Sizes[{i}])", n)
 
 
-def _of_rows(made: str, *sums: str) -> Infer:
-    """``made`` has the input's sizes, ``sums`` have those of the scale."""
-    def infer(d: Any) -> Mapping[str, Output | list[Output]]:
+def _of_rows(output: str, *sums: str) -> Infer:
+    """``output`` has the input's sizes, ``sums`` have those of the scale."""
+    def infer(d: OperatorDesc) -> Mapping[str, Output | list[Output]]:
         x, scale = d.input_tensor, d.scale_tensor
-        return {made: Output(x.sizes, x.data_type),
+        return {output: Output(x.sizes, x.data_type),
                 **{field: Output(scale.sizes, x.data_type) for field in sums}}
 
     return infer
 
 
-def _rows(d: Any, along: tuple[str, ...], beside: tuple[str, ...]) -> tuple[Walk, Walk, int]:
+def _rows(d: OperatorDesc, along: tuple[str, ...], beside: tuple[str, ...]) -> tuple[Walk, Walk,
+                                                                                     int]:
     """A walk over rows, of tensors ``along`` (with the input's sizes) and ``beside`` (with the
     scale's sizes), a walk over columns, of ``along``, and how many elements a column has: those
     of a vector, where rows are whole vectors in all tensors."""
     sizes, by_row = d.input_tensor.sizes, d.scale_tensor.sizes
     kept = [a for a, n in enumerate(by_row) if n > 1]
     axes = [a for a, n in enumerate(by_row) if n == 1]
-    given = {slot: t for slot in (*along, *beside) if (t := getattr(d, slot)) is not None}
+    present = {slot: t for slot in (*along, *beside) if (t := getattr(d, slot)) is not None}
     nothing = (0,) * len(sizes)
     each, last = 16 // d.input_tensor.data_type.itemsize, axes[-1] if axes else 0
     if not axes or not all(
             t.is_aligned and sizes[last] % each == 0 and begin_with_vectors(each, t.strides, last)
-            for slot, t in given.items() if slot in along):
+            for slot, t in present.items() if slot in along):
         each = 1
 
     def walk(dims: list[int], slots: tuple[str, ...], each: int = 1) -> Walk:
-        strides = [given[slot].strides if slot in given else nothing for slot in slots]
+        strides = [present[slot].strides if slot in present else nothing for slot in slots]
         return Walk([sizes[a] // (each if a == last else 1) for a in dims],
                     *([s[a] * (each if a == last else 1) for a in dims] for s in strides))
 
@@ -187,7 +188,7 @@ class _Parts:
 @operator("BATCH_NORMALIZATION_TRAINING", shaders=("batch_normalization_training",),
           output=_of_rows("output_tensor", "output_mean_tensor", "output_variance_tensor"),
           check=_check_scale, epsilon=1e-5)
-def BatchNormalizationTrainingOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def BatchNormalizationTrainingOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     rows, columns, each = _rows(
         d, ("input_tensor", "fused_add_tensor", "output_tensor"),
         ("scale_tensor", "bias_tensor", "output_mean_tensor", "output_variance_tensor"))
@@ -213,7 +214,7 @@ def BatchNormalizationTrainingOperatorDesc(d: Any, p: PlanBuilder) -> None:
         )
 
 
-def _lower_gradient(d: Any, p: PlanBuilder, training: bool) -> None:
+def _lower_gradient(d: OperatorDesc, p: PlanBuilder, training: bool) -> None:
     rows, columns, each = _rows(
         d, ("input_tensor", "input_gradient_tensor", "output_gradient_tensor"),
         ("mean_tensor", "variance_tensor", "scale_tensor"))
@@ -249,10 +250,10 @@ _GRADIENT: dict[str, Any] = dict(
 
 
 @operator("BATCH_NORMALIZATION_GRAD", **_GRADIENT)
-def BatchNormalizationGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def BatchNormalizationGradOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     _lower_gradient(d, p, False)
 
 
 @operator("BATCH_NORMALIZATION_TRAINING_GRAD", **_GRADIENT)
-def BatchNormalizationTrainingGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def BatchNormalizationTrainingGradOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     _lower_gradient(d, p, True)

@@ -23,9 +23,10 @@ _INSTALL_HINT = (
 DEVICE_TYPES = ("other", "integrated", "discrete", "virtual", "cpu")
 _PREFERENCE = ("discrete", "integrated", "virtual", "cpu", "other")
 
+_SUBGROUP_SIZES = "VK_EXT_subgroup_size_control"
 ROBUSTNESS_EXTENSION = "VK_EXT_pipeline_robustness"
 # Features that a shader or kompute_dml.cuda may need, by the extension structure that reports them.
-_FEATURE_STRUCTS = {
+FEATURE_STRUCTS = {
     "VK_KHR_8bit_storage": (
         "VkPhysicalDevice8BitStorageFeatures",
         ("storageBuffer8BitAccess", "uniformAndStorageBuffer8BitAccess"),
@@ -54,7 +55,7 @@ _FEATURE_STRUCTS = {
         "VkPhysicalDeviceCooperativeMatrixFeaturesKHR",
         ("cooperativeMatrix",),
     ),
-    "VK_EXT_subgroup_size_control": (
+    _SUBGROUP_SIZES: (
         "VkPhysicalDeviceSubgroupSizeControlFeatures",
         ("subgroupSizeControl", "computeFullSubgroups"),
     ),
@@ -73,7 +74,7 @@ _CORE_FEATURES = ("shaderInt16", "shaderInt64", "shaderFloat64")
 
 UNASKED_FEATURES = frozenset({"subgroupArithmetic", "subgroupShuffle"})
 """Names of our own for properties, which need not be enabled."""
-FEATURE_EXTENSIONS = tuple(_FEATURE_STRUCTS)
+FEATURE_EXTENSIONS = tuple(FEATURE_STRUCTS)
 """Extensions to request at device creation, so that their features can be enabled."""
 SHARING_EXTENSIONS = ("VK_KHR_external_memory_fd", "VK_KHR_external_semaphore_fd")
 """Extensions to request for kompute_dml.cuda. They have no features."""
@@ -128,6 +129,8 @@ class Adapter:
     """Vulkan feature names that the device supports (kp may enable fewer)."""
     extensions: frozenset[str] = field(default=frozenset(), repr=False)
     cooperative_matrices: tuple[CooperativeMatrix, ...] = field(default=(), repr=False)
+    subgroup_sizes: tuple[int, int] = (0, 0)
+    """The least and the largest that a compute pipeline may ask for; 0 where it may not."""
     pipeline_header: bytes = field(default=b"", repr=False)
     """The beginning of the driver's pipeline cache data (VkPipelineCacheHeaderVersionOne)."""
 
@@ -227,20 +230,23 @@ def _describe(vk: Any, instance: Any, index: int, device: Any) -> Adapter:
     maintenance = vk.VkPhysicalDeviceMaintenance3Properties(pNext=subgroup)
     driver = vk.VkPhysicalDeviceDriverProperties(pNext=maintenance)
     identity = vk.VkPhysicalDeviceIDProperties(pNext=driver)
-    last, cores = _core_counter(vk, extensions, identity)
+    sizes = None
+    if _SUBGROUP_SIZES in extensions:
+        sizes = vk.VkPhysicalDeviceSubgroupSizeControlProperties(pNext=identity)
+    last, cores = _core_counter(vk, extensions, sizes or identity)
     properties2 = vk.VkPhysicalDeviceProperties2(pNext=last)
     vk.vkGetPhysicalDeviceProperties2(device, properties2)
     properties = properties2.properties
     limits = properties.limits
 
     structs: list[Any] = []
-    for extension, (struct, _) in _FEATURE_STRUCTS.items():
+    for extension, (struct, _) in FEATURE_STRUCTS.items():
         if extension in extensions:
             structs.append(getattr(vk, struct)(pNext=structs[-1] if structs else None))
     features2 = vk.VkPhysicalDeviceFeatures2(pNext=structs[-1] if structs else None)
     vk.vkGetPhysicalDeviceFeatures2(device, features2)
     features = {name for name in _CORE_FEATURES if getattr(features2.features, name)}
-    present = [names for ext, (_, names) in _FEATURE_STRUCTS.items() if ext in extensions]
+    present = [names for ext, (_, names) in FEATURE_STRUCTS.items() if ext in extensions]
     for struct, names in zip(structs, present):
         features.update(name for name in names if getattr(struct, name))
     if subgroup.supportedStages & vk.VK_SHADER_STAGE_COMPUTE_BIT:
@@ -276,6 +282,11 @@ def _describe(vk: Any, instance: Any, index: int, device: Any) -> Adapter:
         max_shared_memory=limits.maxComputeSharedMemorySize,
         max_push_constants=limits.maxPushConstantsSize,
         subgroup_size=subgroup.subgroupSize,
+        subgroup_sizes=(
+            (sizes.minSubgroupSize, sizes.maxSubgroupSize)
+            if sizes and sizes.requiredSubgroupSizeStages & vk.VK_SHADER_STAGE_COMPUTE_BIT
+            else (0, 0)
+        ),
         storage_buffer_alignment=limits.minStorageBufferOffsetAlignment,
         timestamp_period=limits.timestampPeriod if limits.timestampComputeAndGraphics else 0.0,
         cores=cores(),
@@ -312,7 +323,7 @@ def list_devices() -> tuple[Adapter, ...]:
 
 def choose(selector: int | str | None = None) -> Adapter:
     """The adapter for an index, a UUID (also as nvidia-smi prints it) or a part of a name, in any
-    case. A whole name goes before a part.
+    case. A whole name goes before a part. Digits are no part of a name, only an index.
 
     The default is ``KOMPUTE_DML_DEVICE``. Of several matches, discrete devices come before
     integrated, virtual and CPU devices; then the first counts.
@@ -339,9 +350,9 @@ def _matching(
         lambda a: text.isdecimal() and a.index == int(text),
         lambda a: a.uuid == _plain(text),
         lambda a: a.name.lower() == text,
-        lambda a: text in a.name.lower(),
+        lambda a: not text.isdecimal() and text in a.name.lower(),
     )
-    return next((found for test in tests if (found := list(filter(test, adapters)))), ())
+    return next((matches for test in tests if (matches := list(filter(test, adapters)))), ())
 
 
 def _plain(uuid: str) -> str:

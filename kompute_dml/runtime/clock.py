@@ -11,7 +11,7 @@ import ctypes
 from collections.abc import Iterator
 from typing import Any
 
-from . import libcuda
+from . import libcuda, traits
 from .adapters import Adapter
 
 
@@ -19,7 +19,7 @@ from .adapters import Adapter
 def held(adapter: Adapter) -> Iterator[bool]:
     """Hold a CUDA context on the device inside the block, if it has NVIDIA's driver and CUDA is
     installed. Yields whether a context is held."""
-    cuda = libcuda.library() if adapter.driver == "NVIDIA" else None
+    cuda = libcuda.library() if traits.has_cuda(adapter) else None
     device = None if cuda is None else _retain(cuda, adapter)
     try:
         yield device is not None

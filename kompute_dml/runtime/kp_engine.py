@@ -36,7 +36,7 @@ from .adapters import (
 from .longs import by_longs
 from .pipeline_file import PipelineFile
 from .shader_library import Variant, disabled_features
-from .traits import checks_bounds
+from .traits import asked_size, checks_bounds
 
 KP_VERSION = "0.9.0"
 
@@ -383,9 +383,11 @@ class Engine:
         """Compile ``variant`` for any buffers, in any thread, if ``shares_pipelines``."""
         # VkPipelineRobustnessBufferBehavior: none, or those of robustBufferAccess
         checks = ((1 if variant.unchecked else 2),) if self.chooses_checks else ()
+        size = asked_size(self.adapter, variant.subgroup_size)
+        more = {"subgroup_size": size} if size else {}
         with self._making(variant):
             return self.manager.pipeline(
-                self._code(variant), variant.bindings, spec, variant.push_words, *checks)
+                self._code(variant), variant.bindings, spec, variant.push_words, *checks, **more)
 
     def bound(self, variant: Variant, compiled: Any, buffers: list[Any]) -> Pipeline:
         """What :meth:`compile` made, for these buffers (in binding order)."""

@@ -42,28 +42,28 @@ def by_longs(code: bytes) -> bytes:
         (_TYPE_VECTOR, [types[4], types[2], 2]),
         *((_TYPE_POINTER, [pointers[size], _STORAGE_BUFFER, types[size]]) for size in types),
     ]
-    made: list[_Instruction] = [(_CAPABILITY, [_INT64])]
+    instructions: list[_Instruction] = [(_CAPABILITY, [_INT64])]
     elements: dict[int, int] = {}  # pointers to elements -> words
     for opcode, operands in body:
         if opcode == _TYPE_RUNTIME_ARRAY and operands[0] in buffers.values():
-            made += declarations
+            instructions += declarations
             declarations = []
-            made.append((opcode, [operands[0], types[arrays[operands[0]]]]))
+            instructions.append((opcode, [operands[0], types[arrays[operands[0]]]]))
         elif opcode == _ACCESS_CHAIN and operands[2] in buffers:
             size = elements[operands[1]] = arrays[buffers[operands[2]]]
-            made.append((opcode, [pointers[size], *operands[1:]]))
+            instructions.append((opcode, [pointers[size], *operands[1:]]))
         elif opcode == _LOAD and operands[2] in elements:
             longs = next(ids)
-            made.append((opcode, [types[elements[operands[2]]], longs, *operands[2:]]))
-            made.append((_BITCAST, [*operands[:2], longs]))
+            instructions.append((opcode, [types[elements[operands[2]]], longs, *operands[2:]]))
+            instructions.append((_BITCAST, [*operands[:2], longs]))
         elif opcode == _STORE and operands[0] in elements:
             longs = next(ids)
-            made.append((_BITCAST, [types[elements[operands[0]]], longs, operands[1]]))
-            made.append((opcode, [operands[0], longs, *operands[2:]]))
+            instructions.append((_BITCAST, [types[elements[operands[0]]], longs, operands[1]]))
+            instructions.append((opcode, [operands[0], longs, *operands[2:]]))
         else:
-            made.append((opcode, operands))
+            instructions.append((opcode, operands))
     result = [*words[:3], next(ids), words[4]]
-    for opcode, operands in made:
+    for opcode, operands in instructions:
         result += [len(operands) + 1 << 16 | opcode, *operands]
     return np.array(result, np.uint32).tobytes()
 

@@ -1,25 +1,30 @@
 """A device's pipelines in a file of the user's cache folder, so that other processes find them.
 
 Not every driver keeps what it has compiled (NVIDIA's does not for root), and then each process
-would compile for seconds. A driver may crash on data that is broken or another driver's, so a file
-is checked before the driver sees it.
+would compile for seconds. A driver may crash on data that is broken or another driver's, and runs
+what it reads. So a file is checked before the driver sees a byte: it must be this user's own, in a
+folder that nobody else can write to.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import struct
+import threading
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
-from ..files import replaced
 from .adapters import Adapter
 
 MAX_BYTES = 128 << 20
 """A larger file is begun anew."""
 _MAGIC = b"kompute_dml pipelines 1\n"
 _CHECKSUM = struct.Struct("<I")
+_OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_ROOT = 0
 
 
 def folder() -> Path | None:
@@ -52,9 +57,8 @@ class PipelineFile:
             return b""
         try:
             self._seen = self._state()
-            if self.path.stat().st_size > MAX_BYTES:
-                return b""
-            kept = self.path.read_bytes()
+            with _own_folder(self.path.parent) as inside:
+                kept = _read(self.path.name, inside)
         except OSError:
             return b""
         data = kept[len(_MAGIC) + _CHECKSUM.size:]
@@ -73,16 +77,87 @@ class PipelineFile:
         is_any = data.startswith(self._header) and len(data) > len(self._header) > 0
         if self.path is None or not is_any or holds == self._holds:
             return
-        with contextlib.suppress(OSError), replaced(self.path) as partial:
-            partial.write_bytes(_before(data) + data)
+        with contextlib.suppress(OSError):
+            _make(self.path.parent)
+            with _own_folder(self.path.parent) as inside:
+                _replace(self.path.name, inside, _before(data) + data)
         self._seen, self._holds = self._state(), holds
 
     def _state(self) -> object:
         try:
-            found = self.path.stat()  # type: ignore[union-attr]  # only called where there is one
+            status = self.path.lstat()  # type: ignore[union-attr]  # only called where there is one
         except OSError:
             return None
-        return found.st_ino, found.st_size, found.st_mtime_ns
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@contextlib.contextmanager
+def _own_folder(path: Path) -> Iterator[int]:
+    """A descriptor of a folder. Raises OSError for a link, and for a folder that is not this user's
+    own or that others can write to."""
+    inside = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _check_own(inside)
+        yield inside
+    finally:
+        os.close(inside)
+
+
+def _check_own(descriptor: int) -> os.stat_result:
+    """Raise PermissionError unless a file or folder is the effective user's and nobody else can
+    write to it."""
+    status = os.fstat(descriptor)
+    if status.st_uid != os.geteuid() or status.st_mode & _OF_OTHERS:
+        raise PermissionError("expected a file or folder that only this user can write to")
+    return status
+
+
+def _make(path: Path) -> None:
+    """Make a folder that only this user can enter, unless it is there.
+
+    Raises PermissionError inside another user's folder: root may run with that user's HOME. What
+    is there in the user's cache is closed to others. A folder that the environment names is not
+    changed.
+    """
+    if not path.exists():
+        above = next(p for p in path.parents if p.exists())
+        if above.stat().st_uid not in (os.geteuid(), _ROOT):
+            raise PermissionError(f"{above} is another user's")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
+    elif "KOMPUTE_DML_PIPELINES" not in os.environ:
+        inside = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if os.fstat(inside).st_uid == os.geteuid():
+                os.fchmod(inside, 0o700)
+        finally:
+            os.close(inside)
+
+
+def _read(name: str, inside: int) -> bytes:
+    """The bytes of a file in a folder. Raises OSError unless it is one of this user's own."""
+    # A pipe would keep a reader waiting.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(os.open(name, flags, dir_fd=inside), "rb") as file:
+        status = _check_own(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+            return b""
+        return file.read(MAX_BYTES + 1)
+
+
+def _replace(name: str, inside: int, data: bytes) -> None:
+    """Write a file in a folder whole or not at all, for this user alone."""
+    partial = f".{os.getpid()}.{threading.get_ident()}.{name}"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(partial, dir_fd=inside)  # of a process that was killed
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with open(os.open(partial, flags, 0o600, dir_fd=inside), "wb") as file:
+            file.write(data)
+        os.replace(partial, name, src_dir_fd=inside, dst_dir_fd=inside)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(partial, dir_fd=inside)
 
 
 def _before(data: bytes) -> bytes:
@@ -90,6 +165,6 @@ def _before(data: bytes) -> bytes:
     return _MAGIC + _CHECKSUM.pack(zlib.crc32(data))
 
 
-def _name(found: bytes) -> str:
-    vendor, device, uuid = struct.unpack("<8x2I16s", found) if found else (0, 0, b"")
+def _name(header: bytes) -> str:
+    vendor, device, uuid = struct.unpack("<8x2I16s", header) if header else (0, 0, b"")
     return f"{vendor:04x}-{device:04x}-{uuid.hex()}"

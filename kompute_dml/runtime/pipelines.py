@@ -1,16 +1,18 @@
 """Pipelines, by variant and constants, and their bindings to blocks. Both caches are bounded.
 
-A pipeline takes the driver up to a second. So graphs say early what they need
+A pipeline takes most drivers up to a second. So graphs say early what they need
 (:meth:`Pipelines.begin`), and threads compile it while the host plans on.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import sys
 import threading
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -21,8 +23,12 @@ from .shader_library import ShaderLibrary, Variant
 
 MAX_PIPELINES = 512
 """The most pipelines that are bound to blocks, ..."""
-MAX_COMPILED = 1024
-"""... and the most that are compiled for any blocks."""
+MAX_BYTES = 1 << 30
+"""... and the most bytes, by estimate, of those that are compiled for any blocks. The newest one
+stays in any case."""
+_BYTES_OF_CPU, _BYTES = 240, 24
+"""Bytes of a pipeline for each byte of its shader, of drivers for the CPU and of others. 18
+pipelines of a model with products, a convolution and reductions take some 350 MB on lavapipe."""
 THREADS, THREADS_OF_CPU = 16, 4
 """The most threads that compile ahead, for a GPU and for a CPU driver, which takes up to gigabytes
 for a pipeline."""
@@ -31,6 +37,8 @@ SLOW = 256 << 10
 convolutions on matrix units with a tail, which took an H200's driver 870 ms and more; all others of
 ResNet-50 took 460 at most."""
 
+Shader = tuple[Variant, bytes]
+"""A variant and its constants."""
 _Key = tuple[Variant, bytes, tuple[Block, ...], int]
 
 
@@ -62,7 +70,12 @@ class Pipelines:
         """Pipelines bound to blocks so far."""
         self._engine = engine
         self._cache: OrderedDict[_Key, Pipeline] = OrderedDict()
-        self._compiled: OrderedDict[tuple[Variant, bytes], Compiled] = OrderedDict()
+        self._compiled: OrderedDict[Shader, Compiled] = OrderedDict()
+        self.nbytes = 0
+        """The estimated bytes of those that are compiled for any blocks."""
+        self._users: Counter[Shader] = Counter()
+        self.left: deque[Iterable[Shader]] = deque()
+        """Shaders whose users have gone, which may happen in any thread: see :meth:`drop_left`."""
         self._abandoned = self._compiled
         most = THREADS_OF_CPU if engine.adapter.is_cpu else THREADS
         self._ahead = _Ahead(min(most, os.cpu_count() or 1), engine.keep_compiled)
@@ -106,11 +119,44 @@ class Pipelines:
         compiled = self._compiled.get(key)
         if compiled is None:
             compiled = self._compiled[key] = Compiled(self._engine, variant, spec)
-            if len(self._compiled) > MAX_COMPILED:
-                self._compiled.popitem(last=False)
+            self.nbytes += self._estimate(key)
+            oldest = iter([*self._compiled][:-1] if self.nbytes > MAX_BYTES else ())
+            while self.nbytes > MAX_BYTES and (shader := next(oldest, None)) is not None:
+                self._drop({shader})
         else:
             self._compiled.move_to_end(key)
         return compiled
+
+    def _estimate(self, shader: Shader) -> int:
+        """The bytes of a pipeline."""
+        of_each = _BYTES_OF_CPU if self._engine.adapter.is_cpu else _BYTES
+        return len(shader[0].spirv) * of_each
+
+    def _drop(self, shaders: Collection[Shader]) -> None:
+        """Drop what is compiled of shaders. Recordings that have it go on."""
+        for shader in shaders:
+            if self._compiled.pop(shader, None) is not None:
+                self.nbytes -= self._estimate(shader)
+        for key in [k for k in self._cache if k[:2] in shaders]:
+            del self._cache[key]
+
+    def use(self, shaders: Iterable[Shader]) -> None:
+        """Note a user of each shader, until it is in :attr:`left`."""
+        self._users.update(shaders)
+
+    def drop_left(self) -> None:
+        """Drop the pipelines whose last user has gone. Those of shaders that never had one stay:
+        plain calls use them."""
+        gone = set()
+        while self.left:
+            for shader in self.left.popleft():
+                self._users[shader] -= 1
+                if self._users[shader] <= 0:
+                    del self._users[shader]
+                    gone.add(shader)
+        if gone:
+            self._drop(gone)
+            _return_freed()
 
     def forget(self, block: Block) -> None:
         """Drop the pipelines that are bound to ``block``."""
@@ -124,9 +170,18 @@ class Pipelines:
     def abandon(self) -> None:
         """Forget the threads of another process, which may hold locks here."""
         # Kept, because kp's destructors would call the driver.
-        self._abandoned, self._compiled = self._compiled, OrderedDict()
+        self._abandoned, self._compiled, self.nbytes = self._compiled, OrderedDict(), 0
         self._ahead = _Ahead(0, lambda: None)
         self._ahead.stop()
+
+
+def _return_freed() -> None:
+    """Let the C library return to the system what a driver's compiler has freed, which glibc keeps:
+    5 to 10 MB for each pipeline of a driver for the CPU."""
+    if sys.platform.startswith("linux"):
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
 
 
 class _Ahead:

@@ -45,7 +45,7 @@ def locked(method: _Method) -> _Method:
 
     @functools.wraps(method)
     def call(self: Any, *args: Any) -> Any:
-        with self._recorder.lock: return method(self, *args)  # noqa: E701
+        with self.recorder.lock: return method(self, *args)  # noqa: E701
 
     return cast(_Method, call)
 
@@ -88,7 +88,7 @@ class Recording:
     """
 
     def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+        self.recorder = recorder
         self.batches: list[Batch] = []
         self.dispatches = 0
         """Dispatches recorded so far."""
@@ -109,13 +109,13 @@ class Recording:
         DESCRIPTORS_VOLATILE and its table was bound to something else meanwhile."""
         now = [(look, look()) for look, _ in self._watched] if self._watched else []
         if not now or all(a is b for (_, a), (_, b) in zip(now, self._watched)):
-            self._recorder.replay(self)
+            self.recorder.replay(self)
             return
         if self.counted != self.dispatches:
             raise ValidationError(
                 "expected a recording with a DESCRIPTORS_VOLATILE dispatch, whose bindings "
                 "changed, to hold nothing but record_dispatch, but got one with other calls")
-        with self._recorder.record() as anew:
+        with self.recorder.record() as anew:
             for dispatchable, table in self.calls:
                 dispatchable.record(table)
         self.batches, self._watched = anew.batches, now
@@ -142,6 +142,8 @@ class Recorder:
         self.lost: DmlError | None = None
         self.submits = 0
         """Submits so far."""
+        self.dispatches = 0
+        """Dispatches recorded so far. What is replayed does not count."""
         self.waiting_to_free = 0
         """Freed bytes that pending batches still use."""
         self._ticket = None if engine.reports_errors else make_ticket()
@@ -187,6 +189,7 @@ class Recorder:
         """Record one dispatch. ``aside`` keeps it out of an active recording (transfers)."""
         if self.lost is not None:
             self.check()
+        self.dispatches += 1
         if self._whole_blocks:
             accesses = [(a, 0, a.block.size, writes) for a, _, _, writes in accesses]
         recorded = self._recorded if aside else None
@@ -464,6 +467,18 @@ class Recorder:
         self.flush()
         for batch in recording.batches:
             self._launch(batch)
+
+    def release_outer(self, recording: Recording, allocations: Sequence[Allocation]) -> None:
+        """Let a recording no longer keep these allocations. Who replays it has memory at their
+        places, and calls :meth:`note_use`."""
+        for batch in recording.batches:
+            batch.allocations.difference_update(allocations)
+
+    def note_use(self, recording: Recording, allocations: Sequence[Allocation]) -> None:
+        """Note that the run of ``recording`` uses these allocations, which it does not keep."""
+        for batch in recording.batches:
+            for allocation in allocations:
+                allocation.range.last_use = batch
 
     # Times
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +95,8 @@ class Variant:
     shared_bytes: int
     unchecked: bool
     """Whether it is faster without bounds checks that a driver adds of itself."""
+    sizes: Mapping[str, int]
+    """Those of its axis values, which the shader's header lists."""
 
     @functools.cached_property
     def spirv(self) -> bytes:
@@ -105,6 +108,13 @@ class Variant:
         those of a shader for matrix units."""
         on_matrix_units = "cooperativeMatrix" in (self.features or ())
         return (_SPIRV / self.file).stat().st_size * (2 if on_matrix_units else 1)
+
+    @property
+    def subgroup_size(self) -> int:
+        """The size of subgroups that it is made for; 0 for any. Shaders for matrix units have it
+        among their sizes, if it is not 32."""
+        on_matrix_units = "cooperativeMatrix" in (self.features or ())
+        return self.sizes.get("lanes", 32) if on_matrix_units else 0
 
     def pack_spec(self, values: Mapping[str, int]) -> np.ndarray:
         """The specialization constants as uint32, by id. The shader's defaults fill the rest."""
@@ -148,8 +158,20 @@ class Variant:
 @functools.cache
 def manifest() -> dict[str, Any]:
     """The build's manifest. Raises DmlError if the shaders are not compiled."""
+    return _built("manifest.json")
+
+
+@functools.cache
+def codes() -> dict[str, int]:
+    """The codes of activations and of operators of chains, from 1 on, as
+    ``include/chain_operators.glsl`` has them: an operator's name without ELEMENT_WISE_ or
+    ACTIVATION_, in lower case. Raises DmlError if the shaders are not compiled."""
+    return _built("codes.json")
+
+
+def _built(name: str) -> dict[str, Any]:
     try:
-        text = (_SPIRV / "manifest.json").read_text("utf-8")
+        text = (_SPIRV / name).read_text("utf-8")
     except FileNotFoundError:
         raise DmlError(
             "the shaders are not compiled: run 'python -m kompute_dml.toolchain spirv' "
@@ -183,8 +205,28 @@ def _all_variants() -> dict[str, Variant]:
                 workgroup_size=tuple(v["workgroup_size"]),
                 shared_bytes=v["shared_bytes"],
                 unchecked=v["unchecked"],
+                sizes=v["sizes"],
             )
     return variants
+
+
+def described(name: str) -> Variant | None:
+    """The variant of this name, whether a device can run it or not. None if it was not built."""
+    return _all_variants().get(name)
+
+
+@functools.cache
+def sizes(name: str) -> Mapping[str, int]:
+    """The sizes of its axis values, as the shader's header lists them. Each is 1 if it was not
+    built: no device runs it."""
+    variant = described(name)
+    return defaultdict(lambda: 1) if variant is None else variant.sizes
+
+
+def shared_bytes(name: str) -> int:
+    """Its bytes of shared memory. 0 if it was not built."""
+    variant = described(name)
+    return 0 if variant is None else variant.shared_bytes
 
 
 def shaders() -> dict[str, tuple[str, ...]]:
@@ -213,23 +255,25 @@ class ShaderLibrary:
             self._found[key] = variant if variant is not None and self.allows(variant) else None
         return self._found[key]
 
-    def get(self, shader: str, *axes: str) -> Variant:
-        """As :meth:`find`, but raises :class:`UnsupportedError` with the reason instead of None."""
-        variant = self.find(shader, *axes)
-        if variant is not None:
-            return variant
-        name = ".".join((shader, *axes))
+    def missing(self, name: str) -> str | None:
+        """Why the variant of this name cannot run here. None if it can."""
+        shader, *axes = name.split(".")
+        if self.find(shader, *axes) is not None:
+            return None
         known = _all_variants().get(name)
         if known is None:
             there = ", ".join(shaders().get(shader, ())) or "none"
-            raise UnsupportedError(f"no shader variant {name}; of {shader} there are: {there}")
-        missing = sorted((known.features or frozenset()) - self.features)
-        if not missing and known.bindings > self.max_bindings:
-            raise UnsupportedError(
-                f"shader variant {name} binds {known.bindings} storage buffers, but this device "
-                f"allows {self.max_bindings} (maxPerStageDescriptorStorageBuffers)"
-            )
-        raise UnsupportedError(
-            f"shader variant {name} needs {', '.join(missing) or 'features'} that this device "
-            "does not have, or kp did not enable"
-        )
+            return f"no shader variant {name}; of {shader} there are: {there}"
+        lacking = sorted((known.features or frozenset()) - self.features)
+        if not lacking and known.bindings > self.max_bindings:
+            return (f"shader variant {name} binds {known.bindings} storage buffers, but this "
+                    f"device allows {self.max_bindings} (maxPerStageDescriptorStorageBuffers)")
+        return (f"shader variant {name} needs {', '.join(lacking) or 'features'} that this device "
+                "does not have, or kp did not enable")
+
+    def get(self, shader: str, *axes: str) -> Variant:
+        """As :meth:`find`, but raises :class:`UnsupportedError` with the reason instead of None."""
+        variant = self.find(shader, *axes)
+        if variant is None:
+            raise UnsupportedError(self.missing(".".join((shader, *axes))))
+        return variant

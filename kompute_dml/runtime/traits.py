@@ -6,21 +6,88 @@ limits and features (:mod:`.adapters`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+import enum
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
+from ..errors import expect
 from .adapters import Adapter, CooperativeMatrix
 
-_EXACT_UNITS = ("NVIDIA",)
 _IEEE_UNITS = {"llvmpipe": ("Mesa 22.", "Mesa 25.0.")}
 _MASKS_ALL = ("llvmpipe",)
 _CHECKS_BOUNDS = ("NVIDIA",)
+_HAS_CUDA = ("NVIDIA",)
 _SLOW_BARRIERS = ("llvmpipe",)
 _FENCES_GATHER = ("llvmpipe",)
+_SLOW_COMPILERS = ("SwiftShader driver",)
 _FRAGMENTS_ALIKE = ("NVIDIA",)
 _REGISTERS = {"NVIDIA": 1 << 16}
+_CHOOSES_SIZES = {"subgroupSizeControl", "computeFullSubgroups"}
+LEAST_LOOP_PASSES = 65_000
+"""The passes of all loops of an invocation that every device makes. lavapipe silently ends loops
+after 65,535. Some are left to the loops of walks. Of other drivers for CPUs nobody knows."""
+_NO_LIMIT = 1 << 30
 _ASSUMED_CORES = 64
 _CORES_BY_NAME = {"H200": 132, "H100": 132, "A100": 108, "L40": 142, "RTX 4090": 128}
 """Multiprocessors of GPUs whose Vulkan driver does not report them."""
+
+
+class DeviceClass(enum.Enum):
+    """Devices for which measurements are kept together (``lowering/measured.json``)."""
+
+    NVIDIA_HOPPER = "NVIDIA Hopper"
+    NVIDIA = "NVIDIA"
+    AMD_RDNA = "AMD RDNA"
+    AMD_GCN = "AMD GCN or CDNA"
+    INTEL = "Intel"
+    MOBILE = "mobile"
+    CPU = "CPU"
+    UNKNOWN = "unknown"
+
+
+_CLASSES = (
+    (DeviceClass.NVIDIA_HOPPER, ("nvidia", "nvk"), ("h100", "h200", "h800", "gh200")),
+    (DeviceClass.NVIDIA, ("nvidia", "nvk"), ("",)),
+    (DeviceClass.AMD_GCN, ("radv", "amd"), ("vega", "polaris", "fiji", "radeon vii", "instinct",
+                                            "gfx8", "gfx9", "rx 4", "rx 5")),
+    (DeviceClass.AMD_RDNA, ("radv", "amd"), ("",)),
+    (DeviceClass.INTEL, ("intel",), ("",)),
+    (DeviceClass.MOBILE, ("turnip", "qualcomm", "panvk", "mali", "arm", "v3dv", "powervr",
+                          "imagination"), ("",)),
+)
+"""A class, beginnings of its drivers' names, and parts of its devices' names, in small letters. The
+first that fits counts."""
+_RDNA = ("rx 5300", "rx 5500", "rx 5600", "rx 5700")
+"""Names that look older than they are."""
+
+
+EMULATION = "KOMPUTE_DML_AS"
+"""The environment variable that names one of EMULATED."""
+EMULATED: Mapping[str, Mapping[str, Any]] = {
+    "unknown-gpu": {"device_class": DeviceClass.UNKNOWN},
+    "amd-rdna": {"device_class": DeviceClass.AMD_RDNA, "cores": 96, "max_shared_memory": 64 << 10},
+    "amd-gcn": {"device_class": DeviceClass.AMD_GCN, "cores": 64, "max_shared_memory": 64 << 10},
+    "intel-xe": {"device_class": DeviceClass.INTEL, "max_shared_memory": 48 << 10},
+    "mobile": {"device_class": DeviceClass.MOBILE, "max_shared_memory": 32 << 10,
+               "max_range": 1 << 27},
+}
+"""What the drivers of classes of GPUs say of typical devices, by the names of the classes."""
+_LIMITS = ("max_shared_memory", "max_range")
+
+
+def class_of(adapter: Adapter) -> DeviceClass:
+    """The class of a physical device."""
+    driver, name = adapter.driver.lower(), adapter.name.lower()
+    if adapter.is_cpu:
+        return DeviceClass.CPU
+    if any(n in name for n in _RDNA):
+        return DeviceClass.AMD_RDNA
+    return next((kind for kind, drivers, names in _CLASSES
+                 if driver.startswith(drivers) and any(n in name for n in names)),
+                DeviceClass.UNKNOWN)
 
 
 @dataclass(frozen=True)
@@ -35,6 +102,8 @@ class DeviceTraits:
     """Invocations of a workgroup without shared memory: more on a CPU, which is slow to start
     one."""
     subgroup_size: int
+    subgroup_sizes: tuple[int, ...]
+    """Those that a pipeline may ask for."""
     max_invocations: int
     """Invocations of one workgroup."""
     max_shared_memory: int
@@ -46,8 +115,8 @@ class DeviceTraits:
     cooperative_matrices: tuple[CooperativeMatrix, ...]
     exact_units: bool
     """fma rounds once, conversions of float16 are IEEE's, integers become the nearest float32.
-    exp2, log2, sqrt, inversesqrt and quotients are accurate to a few ulp and keep NaN. Tests
-    confirm it."""
+    exp2, log2, sqrt, inversesqrt and quotients are accurate to a few ulp and keep NaN. A device of
+    a GPU measures it (:mod:`.exactness`)."""
     ieee_units: bool
     """Division, sqrt, floor, ceil, trunc and roundEven are IEEE's, also for denormals. Tests
     confirm it. llvmpipe of Mesa 26 treats denormals as 0."""
@@ -62,14 +131,52 @@ class DeviceTraits:
     """32-bit registers that the invocations of a workgroup share; 0 if that is not known."""
     slow_barriers: bool
     """Barriers and shared memory take longer than reading buffers again."""
+    device_class: DeviceClass
+    """The class whose measurements hold for it."""
+    slow_compiler: bool
+    """Compiling takes seconds where a shader repeats much code, so that kernels of little code come
+    first."""
     fences_gather: bool
     """A barrier of memory is a barrier of the workgroup, too: all its invocations must come to it.
     A test of scans confirms it."""
 
-    def multiplies(self, m: int, n: int, k: int, element: str, total: str) -> bool:
-        """Whether subgroups of 32 multiply cooperative matrices of this shape and these types."""
+    @property
+    def max_loop_passes(self) -> int:
+        """The most passes of all loops of an invocation."""
+        return LEAST_LOOP_PASSES if self.is_cpu else _NO_LIMIT
+
+    def multiplies(
+        self, m: int, n: int, k: int, element: str, total: str, lanes: int = 32
+    ) -> bool:
+        """Whether subgroups of ``lanes`` multiply cooperative matrices of this shape and these
+        types."""
         shape = CooperativeMatrix(m, n, k, element, element, total, total, "subgroup")
-        return shape in self.cooperative_matrices and self.subgroup_size == 32
+        return shape in self.cooperative_matrices and (
+            lanes == self.subgroup_size or lanes in self.subgroup_sizes)
+
+
+def subgroup_sizes(adapter: Adapter) -> tuple[int, ...]:
+    """The sizes of subgroups that pipelines may ask for."""
+    least, most = adapter.subgroup_sizes
+    if not least or not adapter.features >= _CHOOSES_SIZES:
+        return ()
+    return tuple(1 << n for n in range(8) if least <= 1 << n <= most)
+
+
+def asked_size(adapter: Adapter, size: int) -> int:
+    """The size of subgroups that a pipeline must ask for to have ``size`` of them; 0 for none."""
+    return size if size != adapter.subgroup_size and size in subgroup_sizes(adapter) else 0
+
+
+def has_cuda(adapter: Adapter) -> bool:
+    """Whether the driver is CUDA's, too: it shares memory with CUDA, and keeps the clock up while a
+    CUDA context is held."""
+    return adapter.driver in _HAS_CUDA
+
+
+def leaves_open(adapter: Adapter) -> bool:
+    """Whether :mod:`.exactness` measures if the driver has exact units. Those for CPUs have not."""
+    return not adapter.is_cpu
 
 
 def checks_bounds(adapter: Adapter) -> bool:
@@ -78,24 +185,69 @@ def checks_bounds(adapter: Adapter) -> bool:
     return adapter.driver in _CHECKS_BOUNDS
 
 
+def emulation() -> str:
+    """The name of the class as which devices are taken; "" without emulation. Raises
+    ValidationError for a name that is none of EMULATED."""
+    name = os.environ.get(EMULATION, "")
+    expect(not name or name in EMULATED, EMULATION, "its value",
+           f"be one of {', '.join(EMULATED)}", name)
+    return name
+
+
+@contextlib.contextmanager
+def emulated(name: str) -> Iterator[None]:
+    """Devices that are made inside the block, also by processes that begin there, are taken as
+    devices of this class. With "" they are taken as they are."""
+    before = os.environ.get(EMULATION)
+    os.environ[EMULATION] = name
+    try:
+        emulation()
+        yield
+    finally:
+        del os.environ[EMULATION]
+        if before is not None:
+            os.environ[EMULATION] = before
+
+
 def of(adapter: Adapter) -> DeviceTraits:
-    """The traits of a physical device."""
+    """The traits of a physical device, or those that it has as a device of the class that
+    KOMPUTE_DML_AS names."""
+    own = _own(adapter)
+    name = emulation()
+    return _as_class(own, EMULATED[name]) if name else own
+
+
+def _as_class(own: DeviceTraits, known: Mapping[str, Any]) -> DeviceTraits:
+    """The traits of a GPU of which no more is known. Its kernels run on the device itself, so its
+    subgroups, its barriers and the least of its limits stay."""
+    limits = {name: min(getattr(own, name), known[name]) for name in _LIMITS if name in known}
+    unknown = replace(
+        own, is_cpu=False, local_size=256, cores=_ASSUMED_CORES, cooperative_matrices=(),
+        exact_units=False, ieee_units=False, fragments_alike=False, masks_all=False, registers=0,
+        slow_barriers=False)
+    return replace(unknown, **{**known, **limits})
+
+
+def _own(adapter: Adapter) -> DeviceTraits:
     cores = next((n for name, n in _CORES_BY_NAME.items() if name in adapter.name), _ASSUMED_CORES)
     return DeviceTraits(
         is_cpu=adapter.is_cpu,
         cores=adapter.cores or cores,
         local_size=min(1024, adapter.max_workgroup_invocations) if adapter.is_cpu else 256,
         subgroup_size=adapter.subgroup_size,
+        subgroup_sizes=subgroup_sizes(adapter),
         max_invocations=adapter.max_workgroup_invocations,
         max_shared_memory=adapter.max_shared_memory,
         max_range=adapter.max_storage_buffer_range,
         max_bindings=adapter.max_storage_buffers,
         cooperative_matrices=adapter.cooperative_matrices,
-        exact_units=adapter.driver in _EXACT_UNITS,
+        exact_units=False,
         ieee_units=adapter.driver_version.startswith(_IEEE_UNITS.get(adapter.driver, ())),
         fragments_alike=adapter.driver in _FRAGMENTS_ALIKE,
         masks_all=adapter.driver in _MASKS_ALL,
         registers=_REGISTERS.get(adapter.driver, 0),
         slow_barriers=adapter.driver in _SLOW_BARRIERS,
+        device_class=class_of(adapter),
+        slow_compiler=adapter.driver in _SLOW_COMPILERS,
         fences_gather=adapter.driver in _FENCES_GATHER,
     )

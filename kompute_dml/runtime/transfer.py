@@ -7,6 +7,7 @@ any dispatch. If the host can access the heap itself, it copies.
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,7 @@ from .pipelines import Pipelines
 from .recorder import Batch, Recorder
 
 if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
+    pass
 
 _SMALL = 64 << 10
 _LARGE = 8 << 20
@@ -75,8 +76,6 @@ class Transfer:
         if nbytes < _WORTH_THREADS or _THREADS == 1:
             target[:] = source
             return
-        from concurrent.futures import ThreadPoolExecutor, wait  # few programs need them
-
         self._pool = self._pool or ThreadPoolExecutor(_THREADS, "kompute_dml-copy")
         each = -(-nbytes // _THREADS // ALIGNMENT) * ALIGNMENT
         parts = [slice(begin, min(begin + each, nbytes)) for begin in range(0, nbytes, each)]

@@ -11,7 +11,7 @@ SIZE = 1 << 20
 """Bytes that fit the shared buffers. Plain transfers serve larger ranges better."""
 
 
-class Window:
+class MemoryWindow:
     """A device range that the host accesses through ``bytes``: directly if it can, else through a
     buffer that all windows share. Callers hold the device's lock from the first write to the last
     read."""
@@ -63,24 +63,24 @@ class Windows:
         self.turns = 0
         """Downloads so far."""
 
-    def upload(self, device: Allocation, nbytes: int) -> Window | None:
+    def upload(self, device: Allocation, nbytes: int) -> MemoryWindow | None:
         """A window for writing, or None if :class:`Transfer` must do it."""
         return self._window(device, nbytes, self._engine.host_writes_storage, True)
 
-    def download(self, device: Allocation, nbytes: int) -> Window | None:
+    def download(self, device: Allocation, nbytes: int) -> MemoryWindow | None:
         """A window for reading, or None."""
         return self._window(device, nbytes, self._engine.host_reads_storage, False)
 
     def _window(
         self, device: Allocation, nbytes: int, reached: bool, writes: bool
-    ) -> Window | None:
+    ) -> MemoryWindow | None:
         if reached:
             host = device
         elif nbytes <= SIZE and self._engine.records_barriers:
             host = self._buffer(writes)
         else:
             return None
-        return Window(self, self._recorder, self._transfer, host, device, nbytes)
+        return MemoryWindow(self, self._recorder, self._transfer, host, device, nbytes)
 
     def _buffer(self, writes: bool) -> Allocation:
         if writes not in self._shared:

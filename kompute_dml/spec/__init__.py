@@ -1,4 +1,5 @@
-"""Reader of ``operators.json``: DirectML's operators as data.
+"""Reader of ``operators.json``: DirectML's operators as data, and of ``extensions.json``: operators
+of this package that DirectML does not have, in the same form.
 
 Only this module knows an operator's fields, and its data types and dimension counts for each
 feature level. It does not know which operators this package implements.
@@ -114,16 +115,20 @@ class OperatorSpec:
     same: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
     """(tensor names, properties among ``data type``, ``dimension count``, ``sizes``)."""
     page: str
-    """The page of DirectML's reference, as in :attr:`url`."""
+    """The page of DirectML's reference, or of this package's documents, as in :attr:`url`."""
     formula: str
     fusable: bool
-    """Whether it may be another operator's FusedActivation."""
+    """Whether it may be the FusedActivation of every operator that has one."""
+    lacks_tensors: bool
+    """Whether a description without tensors is some operator's FusedActivation."""
     fuses: dict[str, FeatureLevel]
     """Operators that may be its FusedActivation, and their first feature levels."""
 
     @property
     def url(self) -> str:
-        """The page of DirectML's reference that describes it."""
+        """The page that describes it: of DirectML's reference, if DirectML has it."""
+        if self.name in extension_names():
+            return self.page
         return f"https://learn.microsoft.com/windows/win32/api/directml/{self.page}"
 
     @functools.cached_property
@@ -179,11 +184,21 @@ def snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
+def _read(name: str) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(Path(__file__).with_name(name).read_text("utf-8"))
+    return result
+
+
 @functools.cache
 def document() -> dict[str, Any]:
     """The contents of ``operators.json``."""
-    text = Path(__file__).with_name("operators.json").read_text("utf-8")
-    result: dict[str, Any] = json.loads(text)
+    return _read("operators.json")
+
+
+@functools.cache
+def _extensions() -> dict[str, Any]:
+    """The operators of ``extensions.json``."""
+    result: dict[str, Any] = _read("extensions.json")["operators"]
     return result
 
 
@@ -194,9 +209,20 @@ def operator_names() -> tuple[str, ...]:
 
 
 @functools.cache
+def extension_names() -> tuple[str, ...]:
+    """The names of the operators that DirectML does not have, in the same form."""
+    return tuple(_extensions())
+
+
+def _entry(name: str) -> dict[str, Any]:
+    extension: dict[str, Any] | None = _extensions().get(name)
+    return document()["operators"][name] if extension is None else extension
+
+
+@functools.cache
 def operator(name: str) -> OperatorSpec:
     """The entry of ``name`` (``DML_OPERATOR_...``). Raises KeyError."""
-    entry = document()["operators"][name]
+    entry = _entry(name)
     support = [
         SupportRow(
             FeatureLevel.of(row["feature_level"]),
@@ -226,6 +252,8 @@ def operator(name: str) -> OperatorSpec:
         page=entry["doc"],
         formula=entry["formula"],
         fusable=name in document()["fused_activations"]["activations"],
+        lacks_tensors=name in {*document()["fused_activations"]["activations"],
+                               *document()["fused_activations"]["extra"]},
         fuses=_fuses(name),
     )
 
@@ -234,7 +262,7 @@ def _fuses(name: str) -> dict[str, FeatureLevel]:
     """The activations that an operator may fuse."""
     known = document()["fused_activations"]
     operators = document()["operators"]
-    if not any(f["type"] == "OPERATOR_DESC" for f in operators[name]["fields"]):
+    if not any(f["type"] == "OPERATOR_DESC" for f in _entry(name)["fields"]):
         return {}
     result = {a: FeatureLevel.of(operators[a]["introduced"]) for a in known["activations"]}
     for extra, rule in known["extra"].items():

@@ -5,9 +5,10 @@ from __future__ import annotations
 from .methods import Methods
 from .operators import Operators
 from .protocols import Protocols
+from .spellings import Spellings
 
 
-class Tensor(Operators, Methods, Protocols):
+class Tensor(Operators, Methods, Spellings, Protocols):
     """Elements on a device, made by ``device.tensor(array)``, ``dml.zeros(...)`` and operators.
 
     Indexing with integers and slices, ``transpose``, ``T`` and ``broadcast_to`` give views of the

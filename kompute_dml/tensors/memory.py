@@ -9,16 +9,20 @@ import numpy as np
 
 from .. import layout
 from ..desc import TensorDesc
-from ..dtypes import DataType, unpack_halves
+from ..dtypes import BOOL, DataType, unpack_halves
 from ..errors import OutOfRangeError, ValidationError, expect, integers
-from ..layout import product, reshape_strides
+from ..layout import Ints, product, reshape_strides
 from ..runtime.heap import Allocation
 
 if TYPE_CHECKING:
     from ..device import Device
     from . import Tensor
 
-BOOL = np.dtype(bool)
+
+def standing_for(data_type: DataType, shape: Sequence[int]) -> TensorDesc:
+    """The description of a packed tensor of these sizes. DirectML has no tensor without dimensions,
+    or with a size of 0: the description that stands for it has sizes of 1 there."""
+    return TensorDesc.packed(data_type, [n or 1 for n in shape] or (1,))
 
 
 def _given(operation: str, field: str, values: tuple[Any, ...]) -> list[int]:
@@ -31,16 +35,21 @@ def _given(operation: str, field: str, values: tuple[Any, ...]) -> list[int]:
 class Memory:
     """Elements on a device: attributes, views, and copies to the host."""
 
-    __slots__ = ("__weakref__", "allocation", "byte_offset", "desc", "device", "truth")
+    __slots__ = ("__weakref__", "allocation", "byte_offset", "desc", "device", "shape", "truth")
 
     device: Device
     """Where the elements lie."""
+    desc: TensorDesc
+    """DirectML's description, which has 1 to 8 sizes of at least 1. That of a tensor without
+    dimensions has sizes ``[1]``. That of a tensor without elements stands for nothing."""
+    shape: Ints
+    """Elements along each dimension, as in NumPy: () for one element without dimensions."""
     truth: bool
     """Whether the elements are truth values, bytes of 0 and 1; ``dtype`` is bool then."""
 
     def __init__(
         self, device: Device, allocation: Allocation | None = None, byte_offset: int = 0,
-        desc: TensorDesc | None = None, truth: bool = False,
+        desc: TensorDesc | None = None, truth: bool = False, shape: Ints | None = None,
     ) -> None:
         if allocation is None or desc is None:
             raise TypeError("Tensor takes memory of a device: dml.tensor(data) makes one of data")
@@ -49,18 +58,17 @@ class Memory:
         self.byte_offset = byte_offset
         self.desc = desc
         self.truth = truth
+        self.shape = desc.sizes if shape is None else shape
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Elements along each dimension. Another name is ``shape``."""
-        return self.desc.sizes
-
-    shape = sizes
+        return self.shape
 
     @property
     def strides(self) -> tuple[int, ...]:
         """Strides in elements, as in DirectML (NumPy counts bytes)."""
-        return self.desc.strides
+        return self.desc.strides if self.shape else ()
 
     @property
     def data_type(self) -> DataType:
@@ -79,18 +87,18 @@ class Memory:
 
     @property
     def ndim(self) -> int:
-        """Number of dimensions, 1 to 8."""
-        return len(self.desc.sizes)
+        """Number of dimensions, 0 to 8."""
+        return len(self.shape)
 
     @property
     def size(self) -> int:
         """Number of elements."""
-        return self.desc.element_count
+        return 0 if 0 in self.shape else self.desc.element_count
 
     @property
     def nbytes(self) -> int:
         """Bytes from the first element to the end of the last."""
-        return self.desc.nbytes
+        return 0 if 0 in self.shape else self.desc.nbytes
 
     def summary(self) -> str:
         """Type, sizes and device, for messages."""
@@ -101,10 +109,12 @@ class Memory:
 
     def numpy(self) -> np.ndarray:
         """The elements as a new array. Waits for all work recorded before."""
+        if 0 in self.shape:
+            return np.empty(self.shape, self.dtype)
         itemsize = self.data_type.itemsize
         start = self.byte_offset // 4 * 4
         skipped = self.byte_offset - start
-        raw = self.device._read(self.allocation, start, skipped + self.nbytes)[skipped:]
+        raw = self.device.read(self.allocation, start, skipped + self.nbytes)[skipped:]
         if skipped % itemsize:
             raw = raw.copy()
         narrow = self.data_type.bits < 8
@@ -121,43 +131,45 @@ class Memory:
 
         Without this call the memory is freed with the last reference.
         """
-        self.device._free(self.allocation)
+        self.device.free(self.allocation)
 
     # Views
 
-    def _view(
+    def strided(
         self, sizes: Sequence[int], strides: Sequence[int], skip_elements: int = 0
     ) -> Tensor:
+        """A view with these strides, in elements, from an element on. Nothing is checked."""
+        sizes = tuple(sizes)
+        if 0 in sizes:
+            desc, skip_elements = standing_for(self.data_type, sizes), 0
         skip_bits = skip_elements * self.data_type.bits
         expect(skip_bits % 8 == 0, "Tensor", "a view", "begin with a byte",
                f"element {skip_elements} of {self.data_type}")
         offset = self.byte_offset + skip_bits // 8
-        desc = TensorDesc(
-            self.data_type,
-            tuple(sizes),
-            tuple(strides),
-            guaranteed_base_offset_alignment=offset & -offset if offset % 16 else 0,
-        )
+        if 0 not in sizes:
+            desc = TensorDesc(
+                self.data_type,
+                sizes or (1,),
+                tuple(strides) or (1,),
+                guaranteed_base_offset_alignment=offset & -offset if offset % 16 else 0,
+            )
         return type(self)(  # type: ignore[return-value]
-            self.device, self.allocation, offset, desc, self.truth)
+            self.device, self.allocation, offset, desc, self.truth, sizes)
 
-    def window(self, key: Any) -> Tensor:
-        """A view, by integers, slices of positive step, Ellipsis and None, as in NumPy.
-
-        DirectML's tensors have at least one dimension: an integer for each gives sizes ``[1]``.
-        """
+    def window(self, key: object) -> Tensor:
+        """A view, by integers, slices of positive step, Ellipsis and None, as in NumPy."""
         try:
             sizes, strides, skip = layout.index(self.sizes, self.strides, key)
         except IndexError as error:
             raise OutOfRangeError(f"{self.summary()}[...]: {error}") from None
         except ValueError as error:
             raise ValidationError(f"{self.summary()}[...]: {error}") from None
-        return self._view(sizes or (1,), strides or (1,), skip)
+        return self.strided(sizes, strides, skip)
 
     def diagonal_view(self) -> Tensor:
         """A view of the elements with equal indices on the last two axes."""
-        n = min(self.sizes[-2:])
-        return self._view((*self.sizes[:-2], n), (*self.strides[:-2], sum(self.strides[-2:])))
+        n = min(self.shape[-2:])
+        return self.strided((*self.sizes[:-2], n), (*self.strides[:-2], sum(self.strides[-2:])))
 
     def transpose(self, *axes: int) -> Tensor:
         """A view with its dimensions in another order; reversed by default."""
@@ -166,7 +178,7 @@ class Memory:
             sizes, strides = layout.transpose(self.sizes, self.strides, order)
         except ValueError as error:
             raise ValidationError(f"{self.summary()}.transpose: {error}") from None
-        return self._view(sizes, strides)
+        return self.strided(sizes, strides)
 
     @property
     def T(self) -> Tensor:
@@ -186,11 +198,11 @@ class Memory:
             known = product([n for n in wanted if n != -1])
             if known and self.size % known == 0:
                 wanted[wanted.index(-1)] = self.size // known
-        if product(wanted) != self.size or min(wanted, default=1) < 1:
+        if product(wanted) != self.size or min(wanted, default=1) < 0:
             raise ValidationError(f"{self.summary()}.reshape: expected sizes of {self.size} "
                                   f"elements, but got {list(sizes)}")
         strides = reshape_strides(self.sizes, self.strides, wanted)
-        return None if strides is None else self._view(wanted or [1], strides or [1])
+        return None if strides is None else self.strided(wanted, strides)
 
     def viewed_as(self, data_type: DataType, truth: bool = False) -> Tensor:
         """The same bytes, as elements of another type of the same width."""
@@ -198,7 +210,7 @@ class Memory:
                f"have {self.data_type.bits} bits", data_type)
         return type(self)(  # type: ignore[return-value]
             self.device, self.allocation, self.byte_offset, self.desc.replace(data_type=data_type),
-            truth)
+            truth, self.shape)
 
     def broadcast_to(self, *sizes: Any) -> Tensor:
         """A view that repeats dimensions of size 1, by zero strides."""
@@ -207,4 +219,4 @@ class Memory:
             strides = layout.broadcast_strides(self.sizes, self.strides, wanted)
         except ValueError:
             raise ValidationError(f"{self.summary()} does not broadcast to {wanted}") from None
-        return self._view(wanted, strides)
+        return self.strided(wanted, strides)

@@ -7,26 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ValidationError, expect
+from ..errors import expect
+from .attached import METHODS, NUMPY
 from .memory import Memory
+from .types import BOOL, device_type, element_type
 
 if TYPE_CHECKING:
     from ..device import Device
     from . import Tensor
 
 
-def _numpys(name: str) -> Any:
-    """Our function for NumPy's function of this name."""
-    from ..arrays import functions
-    from ..arrays.registry import NUMPY
-
-    functions()
-    return NUMPY[name]
-
-
-def _over(name: str, x: Any, axis: Any, options: dict[str, Any]) -> Any:
-    """Call NumPy's reduction. ``dim`` is PyTorch's name for the axis."""
-    return _numpys(name)(x, axis=options.pop("dim", axis), **options)
+def _over(name: str, x: object, axis: object, options: dict[str, Any]) -> Any:
+    """Call NumPy's reduction. ``dim`` is PyTorch's name for the axis, ``unbiased`` for a ddof
+    of 1."""
+    if "unbiased" in options:
+        options["ddof"] = int(options.pop("unbiased"))
+    return NUMPY[name](x, axis=options.pop("dim", axis), **options)
 
 
 class Methods(Memory):
@@ -37,25 +33,20 @@ class Methods(Memory):
     # Elements
 
     def __len__(self) -> int:
-        return self.sizes[0]
+        if not self.shape:
+            raise TypeError(f"len of {self.summary()}, which has no dimensions")
+        return self.shape[0]
 
     def __iter__(self) -> Iterator[Tensor]:
-        for i in range(len(self)):
-            yield self[i]
+        return map(self.__getitem__, range(len(self)))
 
-    def __getitem__(self, key: Any) -> Tensor:
-        """A view by integers, slices, Ellipsis and None. A copy by an array of indices.
+    def __getitem__(self, key: object) -> Tensor:
+        """A view by integers, slices, Ellipsis and None. A copy by an array of indices, by a mask,
+        and by a slice of negative step."""
+        return METHODS["get"](self, key)
 
-        A tensor has at least one dimension: an integer for each gives sizes ``[1]``.
-        """
-        from ..arrays.selection import get
-
-        return get(self, key)  # type: ignore[arg-type]
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        from ..arrays.selection import put
-
-        put(self, key, value)  # type: ignore[arg-type]
+    def __setitem__(self, key: object, value: object) -> None:
+        METHODS["put"](self, key, value)
 
     def item(self, *index: Any) -> Any:
         """The only element, or the one at ``index``, as a Python scalar."""
@@ -81,7 +72,8 @@ class Methods(Memory):
 
     def __round__(self, decimals: int | None = None) -> Any:
         """The only element, rounded, as of NumPy's scalars."""
-        return round(self.item(), decimals)
+        value = self.item()
+        return round(value if decimals is None else self.dtype.type(value), decimals)
 
     def __bytes__(self) -> bytes:
         return self.numpy().tobytes()
@@ -92,8 +84,26 @@ class Methods(Memory):
             raise TypeError(f"{x.summary()} is no integer")
         return int(self.item())
 
-    def tolist(self) -> list[Any]:
-        """The elements as nested lists."""
+    @property
+    def flat(self) -> Tensor:
+        """The elements in one dimension, to read: :meth:`ravel`."""
+        return self.ravel()
+
+    def tobytes(self) -> bytes:
+        """The bytes of the elements in row-major order."""
+        return self.numpy().tobytes()
+
+    def tofile(self, file: Any) -> None:
+        """Write the bytes of the elements to a file, as numpy.ndarray.tofile."""
+        self.numpy().tofile(file)
+
+    def block_until_ready(self) -> Tensor:
+        """Wait until the elements are computed. Returns the tensor."""
+        self.device.synchronize()
+        return self  # type: ignore[return-value]
+
+    def tolist(self) -> Any:
+        """The elements as nested lists; the element itself without dimensions."""
         return self.numpy().tolist()
 
     def cpu(self) -> np.ndarray:
@@ -102,39 +112,28 @@ class Methods(Memory):
 
     get = cpu
 
-    def fill(self, value: Any) -> None:
+    def to_numpy(self, dtype: Any = None, copy: bool = False) -> np.ndarray:
+        """A copy on the host (pandas.Series.to_numpy), of ``dtype`` if that is not None."""
+        return np.asarray(self.numpy(), dtype)
+
+    def fill(self, value: object) -> None:
         """``x[...] = value``."""
         self[...] = value
 
     # Copies
 
-    def astype(self, dtype: Any, copy: bool = True) -> Tensor:
+    def astype(self, dtype: object, copy: bool = True) -> Tensor:
         """The elements as another type; as bool, whether they are not 0."""
-        from ..arrays.operand import cast, copied
-        from ..arrays.types import element_type
+        return METHODS["astype"](self, dtype, copy)
 
-        x: Any = self
-        y = cast(x, element_type(dtype))
-        return copied(y) if copy and y.allocation is x.allocation else y
-
-    def to(self, target: Any) -> Tensor:
-        """The tensor on another device, or with another type; itself if nothing changes."""
-        from ..arrays.creation import asarray
-        from ..device import Device
-
-        x: Any = self
-        if isinstance(target, (Device, int)):
-            return asarray(x, device=target)
-        try:
-            return self.astype(target, copy=False)
-        except ValidationError:
-            if isinstance(target, str):
-                return asarray(x, device=target)
-            raise
+    def to(self, target: object) -> Any:
+        """The tensor on another device, or with another type; itself if nothing changes. For
+        "cpu", an array of NumPy's."""
+        return METHODS["to"](self, target)
 
     def copy(self) -> Tensor:
         """A packed copy on the same device; also ``clone()``."""
-        return _numpys("copy")(self)
+        return NUMPY["copy"](self)
 
     clone = copy
 
@@ -149,17 +148,14 @@ class Methods(Memory):
 
     # Views
 
-    def reshape(self, *sizes: Any) -> Tensor:
-        """Other sizes (one may be -1): a view where possible, else a copy."""
-        from ..arrays.operand import reshape
-
-        return reshape(self, *sizes)  # type: ignore[arg-type]
+    def reshape(self, *sizes: Any, order: str = "C") -> Tensor:
+        """Other sizes (one may be -1): a view where possible, else a copy. ``order`` is that in
+        which elements are read and placed: C, or F for columns first."""
+        return NUMPY["reshape"](self, sizes[0] if len(sizes) == 1 else sizes, order)
 
     def view(self, *sizes: Any) -> Tensor:
         """A view with other sizes, or with another type of the same width. Raises ValidationError
         if the sizes need a copy."""
-        from ..arrays.types import BOOL, device_type, element_type
-
         x: Any = self
         if len(sizes) == 1 and not isinstance(sizes[0], (tuple, list, int, np.integer)):
             kind = element_type(sizes[0])
@@ -186,104 +182,100 @@ class Methods(Memory):
 
     def swapaxes(self, axis1: int, axis2: int) -> Tensor:
         """A view with two dimensions exchanged."""
-        return _numpys("swapaxes")(self, axis1, axis2)
+        return NUMPY["swapaxes"](self, axis1, axis2)
 
-    def squeeze(self, axis: Any = None) -> Tensor:
-        """A view without dimensions of size 1; one dimension stays."""
-        return _numpys("squeeze")(self, axis)
+    def squeeze(self, axis: object = None) -> Tensor:
+        """A view without dimensions of size 1."""
+        return NUMPY["squeeze"](self, axis)
 
     def unsqueeze(self, axis: int) -> Tensor:
         """A view with a new dimension of size 1."""
-        return _numpys("expand_dims")(self, axis)
+        return NUMPY["expand_dims"](self, axis)
 
     # Reductions, scans, sorts
 
-    def sum(self, axis: Any = None, **options: Any) -> Tensor:
+    def sum(self, axis: object = None, **options: Any) -> Tensor:
         """The sum over ``axis``; small integers and truth values in 64 bits."""
         return _over("sum", self, axis, options)
 
-    def prod(self, axis: Any = None, **options: Any) -> Tensor:
+    def prod(self, axis: object = None, **options: Any) -> Tensor:
         """The product over ``axis``; small integers and truth values in 64 bits."""
         return _over("prod", self, axis, options)
 
-    def mean(self, axis: Any = None, **options: Any) -> Tensor:
+    def mean(self, axis: object = None, **options: Any) -> Tensor:
         """The mean over ``axis``. Integers are averaged in float32."""
         return _over("mean", self, axis, options)
 
-    def var(self, axis: Any = None, **options: Any) -> Tensor:
+    def var(self, axis: object = None, **options: Any) -> Tensor:
         """The variance over ``axis``; ``ddof`` is 0."""
         return _over("var", self, axis, options)
 
-    def std(self, axis: Any = None, **options: Any) -> Tensor:
+    def std(self, axis: object = None, **options: Any) -> Tensor:
         """The root of the variance over ``axis``; ``ddof`` is 0."""
         return _over("std", self, axis, options)
 
-    def max(self, axis: Any = None, **options: Any) -> Tensor:
+    def max(self, axis: object = None, **options: Any) -> Tensor:
         """The largest element over ``axis``; NaN where there is one."""
         return _over("max", self, axis, options)
 
-    def min(self, axis: Any = None, **options: Any) -> Tensor:
+    def min(self, axis: object = None, **options: Any) -> Tensor:
         """The smallest element over ``axis``; NaN where there is one."""
         return _over("min", self, axis, options)
 
-    def any(self, axis: Any = None, **options: Any) -> Tensor:
+    def any(self, axis: object = None, **options: Any) -> Tensor:
         """Whether any element over ``axis`` is not 0."""
         return _over("any", self, axis, options)
 
-    def all(self, axis: Any = None, **options: Any) -> Tensor:
+    def all(self, axis: object = None, **options: Any) -> Tensor:
         """Whether no element over ``axis`` is 0."""
         return _over("all", self, axis, options)
 
-    def argmax(self, axis: Any = None, **options: Any) -> Tensor:
+    def argmax(self, axis: object = None, **options: Any) -> Tensor:
         """The index of the largest element, INT64."""
         return _over("argmax", self, axis, options)
 
-    def argmin(self, axis: Any = None, **options: Any) -> Tensor:
+    def argmin(self, axis: object = None, **options: Any) -> Tensor:
         """The index of the smallest element, INT64."""
         return _over("argmin", self, axis, options)
 
-    def cumsum(self, axis: Any = None, **options: Any) -> Tensor:
+    def cumsum(self, axis: object = None, **options: Any) -> Tensor:
         """Sums of all elements up to each."""
         return _over("cumsum", self, axis, options)
 
-    def cumprod(self, axis: Any = None, **options: Any) -> Tensor:
+    def cumprod(self, axis: object = None, **options: Any) -> Tensor:
         """Products of all elements up to each."""
         return _over("cumprod", self, axis, options)
 
     def sort(self, axis: int = -1, **options: Any) -> None:
         """Sort in place, as NumPy's method does; ``dml.sort(x)`` gives a copy."""
-        from ..arrays.reductions import sort_in_place
-
-        sort_in_place(self, options.pop("dim", axis), **options)  # type: ignore[arg-type]
+        METHODS["sort_in_place"](self, options.pop("dim", axis), **options)
 
     def argsort(self, axis: int | None = -1, **options: Any) -> Tensor:
         """The indices that sort, INT64."""
-        return _numpys("argsort")(self, axis, **options)
+        return NUMPY["argsort"](self, axis, **options)
 
-    def clip(self, min: Any = None, max: Any = None, **options: Any) -> Tensor:
+    def clip(self, min: object = None, max: object = None, **options: Any) -> Tensor:
         """Elements limited to two bounds; also ``clamp``."""
-        return _numpys("clip")(self, min, max, **options)
+        return NUMPY["clip"](self, min, max, **options)
 
     clamp = clip
 
     def round(self, decimals: int = 0) -> Tensor:
         """Rounded to ``decimals``, halves to even."""
-        return _numpys("round")(self, decimals)
+        return NUMPY["round"](self, decimals)
 
-    def dot(self, other: Any) -> Tensor:
+    def dot(self, other: object) -> Tensor:
         """The product of vectors and matrices."""
-        return _numpys("dot")(self, other)
+        return NUMPY["dot"](self, other)
 
-    def take(self, indices: Any, axis: int | None = None) -> Tensor:
+    def take(self, indices: object, axis: int | None = None) -> Tensor:
         """Elements by index along ``axis``."""
-        return _numpys("take")(self, indices, axis)
+        return NUMPY["take"](self, indices, axis)
 
     def repeat(self, repeats: int, axis: int | None = None) -> Tensor:
         """Each element ``repeats`` times, as numpy.repeat."""
-        return _numpys("repeat")(self, repeats, axis)
+        return NUMPY["repeat"](self, repeats, axis)
 
     def to_device(self, device: Device | int | str) -> Tensor:
         """The tensor on another device, through the host."""
-        from ..arrays.creation import asarray
-
-        return asarray(self, device=device)  # type: ignore[arg-type]
+        return METHODS["to_device"](self, device)

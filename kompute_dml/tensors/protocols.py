@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import html
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+import kompute_dml
+
 from ..errors import DmlError, UnsupportedError, expect
-from ..instead import of_tensors
-from ..names import ALIASES
+from ..hints import ALIASES, of_tensors
+from .attached import METHODS, NUMPY, UFUNCS
 from .memory import Memory
 
 if TYPE_CHECKING:
@@ -21,8 +24,6 @@ _REDUCTIONS = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "m
 
 def _refused(operation: str, name: str) -> UnsupportedError:
     """The error for a NumPy function ``name`` that the device does not compute."""
-    import kompute_dml
-
     function = ALIASES.get(name, name)
     there = hasattr(kompute_dml, function)
     return UnsupportedError(
@@ -30,14 +31,6 @@ def _refused(operation: str, name: str) -> UnsupportedError:
         + (f"; kompute_dml.{function} is similar" if there else "")
         + "; numpy.asarray(tensor) copies a Tensor to the host"
     )
-
-
-def _made(host: np.ndarray, data_type: str) -> Tensor:
-    """Unpickle a tensor, on the default device."""
-    from ..device import default_device
-
-    kind = None if host.dtype == bool else data_type
-    return default_device().tensor(host, kind)
 
 
 class Protocols(Memory):
@@ -54,14 +47,10 @@ class Protocols(Memory):
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         """NumPy's universal functions, on the device. Raises UnsupportedError for others, and
         where the result should go to an array on the host."""
-        from ..arrays.registry import NUMPY
-        from ..arrays.ufuncs import UFUNCS
-        from . import Tensor
-
         name = ufunc.__name__
         out = options.pop("out", None)
         for array in out or ():
-            if array is not None and not isinstance(array, Tensor):
+            if array is not None and not isinstance(array, Memory):
                 raise UnsupportedError(
                     f"numpy.{name}: expected a Tensor to write to, but got an array; "
                     "tensor.numpy() copies to the host, and computes there with the array")
@@ -75,18 +64,22 @@ class Protocols(Memory):
         if method == "accumulate" and name in ("add", "multiply"):
             axis = options.get("axis", 0)
             return NUMPY["cumsum" if name == "add" else "cumprod"](*inputs, axis=axis, out=target)
+        if method == "outer" and name in UFUNCS:
+            a: Any = inputs[0] if isinstance(inputs[0], Memory) else np.asarray(inputs[0])
+            b: Any = inputs[1] if isinstance(inputs[1], Memory) else np.asarray(inputs[1])
+            return UFUNCS[name](a.reshape(*a.shape, *[1] * b.ndim), b, out=target, **options)
+        if method == "at" and isinstance(inputs[0], Memory):
+            return METHODS["reduce_at"](name, *inputs)
         raise _refused(f"numpy.{name}" + ("" if method == "__call__" else f".{method}"), name)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """NumPy's functions, on the device. Raises UnsupportedError for others."""
-        from ..arrays import functions
-        from ..arrays.registry import NUMPY
-
-        functions()
         name = function.__name__
         module = (function.__module__ or "").removeprefix("numpy").strip(".")
         full = f"{module}.{name}" if module else name
         ours = NUMPY.get(full)
+        if ours is None and module == "fft":
+            ours = getattr(getattr(kompute_dml, "fft"), name, None)  # noqa: B009  (no stub has it)
         if ours is None:
             raise _refused(f"numpy.{full}", name)
         try:
@@ -94,6 +87,12 @@ class Protocols(Memory):
         except TypeError as error:
             text = str(error).replace(f"{ours.__name__}()", f"{name}()")
             raise TypeError(f"numpy.{name} of tensors: {text}") from None
+
+    def __buffer__(self, flags: int) -> memoryview:
+        """A copy on the host, for memoryview() and bytes-like uses from Python 3.12 on."""
+        array: Any = self.numpy()
+        array.flags.writeable = False
+        return memoryview(array)
 
     # DLPack
 
@@ -119,24 +118,30 @@ class Protocols(Memory):
         x: Any = self
         return x.copy()
 
-    def __deepcopy__(self, memo: Any) -> Tensor:
+    def __deepcopy__(self, memo: object) -> Tensor:
         x: Any = self
         return x.copy()
 
     def __reduce__(self) -> Any:
         """Values and type are pickled. Unpickling makes a tensor on the default device."""
         x: Any = self
-        return _made, (x.numpy(), x.data_type.name)
+        return METHODS["unpickled"], (x.numpy(), x.data_type.name)
+
+    def __array_namespace__(self, api_version: str | None = None) -> Any:
+        """The module of functions for tensors."""
+        return kompute_dml
 
     # Text
 
+    def _repr_html_(self) -> str:
+        """The text in Jupyter."""
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
     def __repr__(self) -> str:
         """The values and their type, as NumPy prints them. Waits for the device."""
-        from .printing import text
-
         x: Any = self
         try:
-            values, short = text(x, "tensor(")
+            values, short = METHODS["text"](x, "tensor(")
         except DmlError:  # freed, or the device is gone
             return str(x.summary())
         sizes = f", shape={x.shape}" if short else ""
@@ -144,11 +149,8 @@ class Protocols(Memory):
         return f"tensor({values}{sizes}, dtype={kind})"
 
     def __str__(self) -> str:
-        from .printing import text
-
         try:
-            x: Any = self
-            return text(x)[0]
+            return str(METHODS["text"](self)[0])
         except DmlError:
             return str(self.summary())
 

@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from . import debian, kp, side_by_side, spirv
+from . import codes, debian, kp, side_by_side, spirv
 from .system import ToolchainError, needed_checkout, say
 
 
@@ -23,6 +23,7 @@ def _kp(options: argparse.Namespace) -> None:
 
 def _spirv(options: argparse.Namespace) -> None:
     say(str(spirv.build()))
+    codes.write()
 
 
 def _stubs(options: argparse.Namespace) -> None:
@@ -32,7 +33,7 @@ def _stubs(options: argparse.Namespace) -> None:
 
 
 def _docs(options: argparse.Namespace) -> None:
-    from .documents import write
+    from ..documents import write
 
     needed_checkout()
     changed = write()

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolchain import debian, drivers, glslang, kp, side_by_side, spirv
+from toolchain import codes, debian, drivers, glslang, kp, side_by_side, spirv
 from toolchain.system import ToolchainError, cache_dir, run, run_aloud, say
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,14 +46,16 @@ class Job:
     tests: bool = False
     site: bool = False
     """The pages only, for which nothing is compiled."""
+    takes: str = ""
+    """How long it takes on two cores, for the first line."""
 
 
 JOBS = {
-    "demo": Job(("demo",)),
+    "demo": Job(("demo",), takes="some five minutes the first time, then about one"),
     "bench": Job(("demo",)),
     "docs": Job(site=True),
     "lint": Job(("dev",)),
-    "test": Job(("dev",), tests=True),
+    "test": Job(("dev",), tests=True, takes="half an hour to an hour"),
     "validate": Job(("dev",), tests=True),
 }
 
@@ -62,13 +64,15 @@ def main() -> int:
     if len(sys.argv) != 2 or sys.argv[1] not in JOBS:
         return _fail(f"usage: bootstrap.py {' | '.join(JOBS)}")
     job = JOBS[sys.argv[1]]
+    if job.takes:
+        say(f"make {sys.argv[1]}: {job.takes} on two cores")
     steps: list[tuple[str, Callable[[Job], bool]]] = [
         ("system packages", system_packages),
         (".venv", virtual_environment),
         ("newer glslang", newer_glslang),
+        ("shaders", shaders),  # pip would compile them, too, but shows no progress
         ("Python packages", python_packages),
         ("kp", install_kp),
-        ("shaders", shaders),
     ]
     if job.site:
         steps = [*steps[:2], ("mkdocs", site_generator)]
@@ -169,10 +173,10 @@ def virtual_environment(_: Job) -> bool:
 
 def newer_glslang(_: Job) -> bool:
     """Gets a newer glslang if the system's lacks cooperative matrices."""
-    found = glslang.find()
-    if found.version[0] >= glslang.WANTED or _unavailable("glslang").is_file():
+    compiler = glslang.find()
+    if compiler.version[0] >= glslang.WANTED or _unavailable("glslang").is_file():
         return False
-    say(f"newer glslang: {found.name} is older than {glslang.WANTED}, getting one privately")
+    say(f"newer glslang: {compiler.name} is older than {glslang.WANTED}, getting one privately")
     try:
         debian.newer_glslang(glslang.private_dir())
     except ToolchainError as error:
@@ -252,6 +256,7 @@ def wheel_kp(_: Job) -> bool:
 
 def shaders(_: Job) -> bool:
     report = spirv.build()
+    codes.write()
     if report.compiled or report.removed:
         say(str(report))
         return True

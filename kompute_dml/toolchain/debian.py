@@ -47,10 +47,7 @@ def newer_glslang(folder: Path) -> None:
     if suite is None:
         raise ToolchainError("only Debian's and Ubuntu's archives are known to offer it")
     with tempfile.TemporaryDirectory() as scratch:
-        sources = Path(scratch) / "sources.list"
-        sources.write_text(
-            f"deb [signed-by={suite.keyring}] {_mirror()} {suite.name} {suite.components}\n"
-        )
+        sources = _sources("deb", [suite.name], Path(scratch))
         names = ["glslang-tools", "spirv-tools", "libc6", "libstdc++6", "libgcc-s1"]
         root = Path(scratch) / "root"
         for package in _download(Path(scratch), names, sources):
@@ -80,11 +77,11 @@ def swiftshader(folder: Path) -> Path:
     with tempfile.TemporaryDirectory() as scratch:
         (package,) = _download(Path(scratch), ["chromium-common"])
         run(["dpkg", "-x", package, Path(scratch) / "root"])
-        found = next((Path(scratch) / "root").rglob(library.name), None)
-        if found is None:
+        driver = next((Path(scratch) / "root").rglob(library.name), None)
+        if driver is None:
             raise ToolchainError("chromium-common no longer ships SwiftShader")
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(found, library)
+        shutil.copyfile(driver, library)
     description = folder / "swiftshader_icd.json"
     # Relative to the description, so that the folder may be moved.
     icd = {"library_path": f"./{library.name}", "api_version": "1.3.0"}
@@ -92,14 +89,49 @@ def swiftshader(folder: Path) -> Path:
     return description
 
 
-def unpack(package: str, release: str, folder: Path) -> None:
-    """Unpacks a package of one of Debian's releases into `folder`."""
+def unpack(
+    names: Sequence[str], releases: Sequence[str], folder: Path, needs: bool = False
+) -> None:
+    """Unpacks packages of releases of this system's distribution into `folder`, with ``needs`` all
+    that they depend on, too. A name may end with a slash and the release that it is of."""
     with tempfile.TemporaryDirectory() as scratch:
-        sources = Path(scratch) / "sources.list"
-        sources.write_text(
-            f"deb [signed-by={_NEWER['debian'].keyring}] {_mirror()} {release} main\n")
-        for package_file in _download(Path(scratch), [package], sources):
+        sources = _sources("deb", releases, Path(scratch))
+        take = _download_with_needs if needs else _download
+        for package_file in take(Path(scratch), names, sources):
             run(["dpkg", "-x", package_file, folder])
+
+
+def source(name: str, release: str, folder: Path) -> Path:
+    """Unpacks a package's source as its authors published it, without Debian's changes, into
+    `folder`. Returns its root."""
+    with tempfile.TemporaryDirectory() as scratch:
+        sources = _sources("deb-src", [release], Path(scratch))
+        options = _options(Path(scratch), sources)
+        run(["apt-get", *options, "update", "-qq"])
+        run(["apt-get", *options, "source", "-qq", "--download-only", "--tar-only",
+             f"{name}/{release}"], cwd=Path(scratch))
+        (archive,) = Path(scratch).glob(f"{name}_*.orig.tar.*[!c]")
+        run(["tar", "-xf", archive, "-C", folder])
+    (root,) = folder.glob(f"{name}-*")
+    return root
+
+
+def codename() -> str:
+    """The name of this system's release."""
+    lines = Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
+    names = [line.partition("=")[2] for line in lines if line.startswith("VERSION_CODENAME=")]
+    if not names or distribution() not in _NEWER:
+        raise ToolchainError("only Debian's and Ubuntu's archives are known")
+    return names[0].strip('"')
+
+
+def _sources(kind: str, releases: Sequence[str], scratch: Path) -> Path:
+    """A list of sources for apt with these releases."""
+    suite, path = _NEWER[distribution()], scratch / "sources.list"
+    path.write_text("".join(
+        f"{kind} [signed-by={suite.keyring}] {_mirror()} {release} {suite.components}\n"
+        for release in releases))
+    return path
 
 
 def _mirror() -> str:
@@ -108,10 +140,10 @@ def _mirror() -> str:
         ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
     ).splitlines()
     archive = f"/{distribution()}"
-    found = [uri for uri in targets if uri.rstrip("/").endswith(archive)]
-    if not found:
+    mirrors = [uri for uri in targets if uri.rstrip("/").endswith(archive)]
+    if not mirrors:
         raise ToolchainError("apt has no package lists: run apt-get update")
-    return found[0]
+    return mirrors[0]
 
 
 def _download(scratch: Path, names: Sequence[str], sources: Path | None = None) -> list[Path]:
@@ -120,6 +152,25 @@ def _download(scratch: Path, names: Sequence[str], sources: Path | None = None) 
     require_program("dpkg", "dpkg", "to unpack packages")
     debs = scratch / "debs"
     debs.mkdir()
+    options = _options(scratch, sources)
+    if sources is not None:
+        run(["apt-get", *options, "update", "-qq"])
+    run(["apt-get", *options, "download", "-qq", *names], cwd=debs)
+    return sorted(debs.glob("*.deb"))
+
+
+def _download_with_needs(scratch: Path, names: Sequence[str], sources: Path) -> list[Path]:
+    """Downloads packages and all that they depend on, as for an empty system."""
+    options = [*_options(scratch, sources), f"-oDir::State::status={scratch}/status"]
+    (scratch / "status").touch()
+    run(["apt-get", *options, "update", "-qq"])
+    run(["apt-get", *options, "install", "-qq", "--yes", "--download-only",
+         "--no-install-recommends", *names])
+    return sorted((scratch / "cache" / "archives").glob("*.deb"))
+
+
+def _options(scratch: Path, sources: Path | None) -> list[str]:
+    """Options of apt that leave the system alone."""
     options = ["-oAPT::Sandbox::User=", "-oDebug::NoLocking=1", f"-oDir::Cache={scratch}/cache"]
     (scratch / "cache" / "archives" / "partial").mkdir(parents=True)
     if sources is not None:
@@ -129,6 +180,4 @@ def _download(scratch: Path, names: Sequence[str], sources: Path | None = None) 
             "-oDir::Etc::SourceParts=/dev/null",
             f"-oDir::State::Lists={scratch}/lists",
         ]
-        run(["apt-get", *options, "update", "-qq"])
-    run(["apt-get", *options, "download", "-qq", *names], cwd=debs)
-    return sorted(debs.glob("*.deb"))
+    return options

@@ -33,13 +33,13 @@ def find() -> Compiler:
         return _asked(chosen)
     private = private_dir() / "bin" / PROGRAM
     candidates = [shutil.which(PROGRAM), str(private) if private.is_file() else None]
-    found = [_asked(path) for path in candidates if path]
-    if not found:
+    compilers = [_asked(path) for path in candidates if path]
+    if not compilers:
         raise ToolchainError(
             f"{PROGRAM} is missing, needed to compile the shaders; on Debian and Ubuntu: "
             "apt install glslang-tools (or set GLSLANG_VALIDATOR to its path)"
         )
-    return max(found, key=lambda compiler: compiler.version)
+    return max(compilers, key=lambda compiler: compiler.version)
 
 
 def private_dir() -> Path:

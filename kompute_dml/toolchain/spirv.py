@@ -7,6 +7,10 @@ A shader begins with header lines:
                                                       compiled with -DT_b8 -DT=b8 ...
                                                       OP: @UNARY stands for the names x of all
                                                       lines UNARY(x, ...) that it includes
+    //@ variants TILE: t64(rows=64, k=8) t32(...)     values may have sizes, all the same ones: the
+                                                      shader sees -DTILE_rows=64 -DTILE_k=8, the
+                                                      manifest has them. A line that begins with
+                                                      four blanks after //@ continues the one before
     //@ without b8.strided b16.strided                optional: combinations that are left out
     //@ tail f32                                      optional: variants with this axis value,
                                                       or all (*), also compile with -DTAIL,
@@ -29,7 +33,7 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +41,7 @@ from typing import Any
 
 from . import glslang
 from .reflect import ReflectionError, reflect
-from .system import PACKAGE, ToolchainError
+from .system import PACKAGE, Progress, ToolchainError
 
 MANIFEST = "manifest.json"
 DEFAULT_TARGET = "vulkan1.1"
@@ -45,6 +49,8 @@ DEFAULT_TARGET = "vulkan1.1"
 MAX_PUSH_WORDS = 32
 _OPERATOR = re.compile(r"DML_OPERATOR_[A-Z0-9_]+")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_VALUE = re.compile(r"(@?\w+)(?:\((\w+=\d+(?:, *\w+=\d+)*)\))?")
+_SIZE = re.compile(r"(\w+)=(\d+)")
 # Without the compiler's summary lines, which name no place.
 _MESSAGE = re.compile(r"(ERROR|WARNING): (?!Linking |\d+ compilation )")
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
@@ -60,6 +66,8 @@ class Shader:
     path: Path
     operators: tuple[str, ...]
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    sizes: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
+    """By axis and value."""
     without: tuple[str, ...] = ()
     tails: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
@@ -73,9 +81,17 @@ class Shader:
                 continue
             pairs = list(zip(self.axes, values))
             definitions = [d for axis, v in pairs for d in (f"-D{axis}_{v}", f"-D{axis}={v}")]
+            definitions += [f"-D{axis}_{name}={size}" for axis, v in pairs
+                            for name, size in self.sizes.get(axis, {}).get(v, {}).items()]
             yield ".".join((self.name, *values)), definitions
             if {*values, "*"} & {*self.tails}:
                 yield ".".join((self.name, *values, "tail")), [*definitions, "-DTAIL"]
+
+    def sizes_of(self, variant: str) -> dict[str, int]:
+        """The sizes of a variant's axis values."""
+        values = zip(self.axes, variant.split(".")[1:])
+        return {name: size for axis, v in values
+                for name, size in self.sizes.get(axis, {}).get(v, {}).items()}
 
 
 @dataclass(frozen=True)
@@ -122,7 +138,12 @@ def build(source: Path | None = None, output: Path | None = None) -> Report:
     # If this is interrupted, no manifest may list a new file under old sources.
     _write_manifest(output, manifest)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = list(pool.map(lambda job: _attempt(compiler, source, output, *job), work))
+        results = []
+        progress = Progress()
+        for result in pool.map(lambda job: _attempt(compiler, source, output, *job), work):
+            results.append(result)
+            progress.show(f"{len(results)} of {len(work)} shaders compiled")
+        progress.end()
     errors = [result for result in results if isinstance(result, ShaderError)]
     for (shader, variant, _), record in zip(work, results):
         if isinstance(record, dict):
@@ -141,23 +162,28 @@ def build(source: Path | None = None, output: Path | None = None) -> Report:
 
 def parse_header(path: Path) -> Shader:
     """Reads a shader's header lines."""
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
+    lines = 0
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if not line.startswith("//@"):
             if "//@" in line:
                 raise ShaderError(f"{path}:{number}: expected //@ at the start of its line")
             continue
-        if number != len(found) + 1:
+        if number != lines + 1:
             raise ShaderError(f"{path}:{number}: expected header lines to be the first lines")
+        lines += 1
+        if line.startswith("//@    ") and entries:
+            entries[[*entries][-1]] += " " + line[3:].strip()
+            continue
         key, _, value = line[3:].strip().partition(" ")
-        if key not in _KEYS or key in found:
-            problem = "only once" if key in found else f"to be one of {', '.join(_KEYS)}"
+        if key not in _KEYS or key in entries:
+            problem = "only once" if key in entries else f"to be one of {', '.join(_KEYS)}"
             raise ShaderError(f"{path}:{number}: expected header key {key!r} {problem}")
-        found[key] = value.strip()
-    if "op" not in found:
+        entries[key] = value.strip()
+    if "op" not in entries:
         raise ShaderError(f"{path}:1: expected the first lines to hold //@ op ...")
     values: dict[str, Any] = {}
-    for number, (key, value) in enumerate(found.items(), 1):
+    for number, (key, value) in enumerate(entries.items(), 1):
         name, parse = _KEYS[key]
         try:
             values[name] = parse(value)
@@ -165,7 +191,8 @@ def parse_header(path: Path) -> Shader:
             raise ShaderError(f"{path}:{number}: expected {error}, but got {value!r}") from None
     if "axes" in values:
         axes = values["axes"].items()
-        values["axes"] = {axis: _expand(path, listed) for axis, listed in axes}
+        values["axes"] = {axis: _expand(path, [*listed]) for axis, listed in axes}
+        values["sizes"] = {axis: listed for axis, listed in axes if any(listed.values())}
     shader = Shader(path.stem, path, **values)
     known = {"*", *itertools.chain(*shader.axes.values())}
     for value in shader.unchecked:
@@ -177,7 +204,7 @@ def parse_header(path: Path) -> Shader:
     return shader
 
 
-def _expand(path: Path, listed: tuple[str, ...]) -> tuple[str, ...]:
+def _expand(path: Path, listed: Sequence[str]) -> tuple[str, ...]:
     """Axis values with each ``@MACRO`` replaced by the first arguments of its uses."""
     names: list[str] = []
     for value in listed:
@@ -207,16 +234,22 @@ def _parse_operators(text: str) -> tuple[str, ...]:
     return operators
 
 
-def _parse_axes(text: str) -> dict[str, tuple[str, ...]]:
-    axes: dict[str, tuple[str, ...]] = {}
+def _parse_axes(text: str) -> dict[str, dict[str, dict[str, int]]]:
+    """The sizes of each value of each axis."""
+    axes: dict[str, dict[str, dict[str, int]]] = {}
     for part in text.split(";"):
         axis, colon, listed = part.partition(":")
-        axis, values = axis.strip(), tuple(listed.split())
-        names = [axis, *(value.removeprefix("@") for value in values)]
-        unique = axis not in axes and len(set(values)) == len(values)
-        if not colon or not values or not unique or not all(map(_NAME.fullmatch, names)):
-            raise ValueError("'AXIS: value value ; AXIS: value', no name twice")
-        axes[axis] = values
+        axis, values = axis.strip(), _VALUE.findall(listed)
+        names = [axis, *(value.removeprefix("@") for value, _ in values)]
+        unique = axis not in axes and len(set(names)) == len(names)
+        whole = not _VALUE.sub("", listed).strip()
+        if not colon or not values or not unique or not whole or not all(
+                map(_NAME.fullmatch, names)):
+            raise ValueError("'AXIS: value value(size=1) ; AXIS: value', no name twice")
+        axes[axis] = {value: {name: int(size) for name, size in _SIZE.findall(sizes)}
+                      for value, sizes in values}
+        if len({(*sizes,) for sizes in axes[axis].values()}) > 1:
+            raise ValueError(f"the same sizes for all values of {axis}")
     return axes
 
 
@@ -276,14 +309,14 @@ def _own_code() -> str:
 
 def _closure(path: Path, source: Path) -> list[Path]:
     """The file and all that it includes, directly or not, in the order of first inclusion."""
-    found = [path]
-    for file in found:
+    files = [path]
+    for file in files:
         for name in _INCLUDE.findall(file.read_text(encoding="utf-8")):
             places = (file.parent / name, source / name, source / "include" / name)
             include = next((place.resolve() for place in places if place.is_file()), None)
-            if include is not None and include not in found:
-                found.append(include)
-    return found
+            if include is not None and include not in files:
+                files.append(include)
+    return files
 
 
 def _attempt(
@@ -337,7 +370,7 @@ def _compile(
     file = f"{variant}.spv"
     _write(output / file, without_names(code))
     unchecked = bool({*variant.split("."), "*"} & {*shader.unchecked})
-    return {"file": file, "unchecked": unchecked, **record}
+    return {"file": file, "unchecked": unchecked, "sizes": shader.sizes_of(variant), **record}
 
 
 _NAMES = {2, 3, 4, 5, 6, 7, 8, 317, 330}  # OpSource, OpName, OpMemberName, OpLine and their kin

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
+SILENT_SECONDS = 10.0
 
 
 class ToolchainError(RuntimeError):
@@ -62,10 +65,33 @@ def run(
     return done.stdout
 
 
+class Progress:
+    """Shows how far something is: in one line of a terminal, else in a line every ten seconds."""
+
+    def __init__(self) -> None:
+        self._start = self._last = time.monotonic()
+
+    def show(self, text: str) -> None:
+        """Show ``text`` in the place of what was shown before."""
+        now = time.monotonic()
+        if sys.stdout.isatty():
+            columns = shutil.get_terminal_size().columns
+            print(f"\r\033[K  {text}"[:columns + 3], end="", flush=True)
+        elif now - self._last >= SILENT_SECONDS:
+            self._last = now
+            say(f"  {now - self._start:.0f} s: {text}")
+
+    def end(self) -> None:
+        """Remove what is shown."""
+        if sys.stdout.isatty():
+            print("\r\033[K", end="", flush=True)
+
+
 def run_aloud(command: Sequence[str | Path], shown: tuple[str, ...]) -> None:
-    """As :func:`run`, but prints the lines that begin with one of ``shown`` as they come."""
+    """As :func:`run`, but shows the lines that begin with one of ``shown`` as its progress."""
     words = [str(word) for word in command]
     lines: list[str] = []
+    progress = Progress()
     with subprocess.Popen(
         words, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
@@ -73,7 +99,8 @@ def run_aloud(command: Sequence[str | Path], shown: tuple[str, ...]) -> None:
         for line in process.stdout:
             lines.append(line.rstrip())
             if line.lstrip().startswith(shown):
-                say(f"  {line.strip()}")
+                progress.show(line.strip())
+    progress.end()
     if process.returncode:
         tail = "\n".join(lines[-25:])
         raise ToolchainError(f"`{' '.join(words)}` failed ({process.returncode}):\n{tail}")
@@ -81,9 +108,9 @@ def run_aloud(command: Sequence[str | Path], shown: tuple[str, ...]) -> None:
 
 def require_program(name: str, package: str, purpose: str) -> str:
     """The path of a program. Raises an error that names its system package if it is missing."""
-    found = shutil.which(name)
-    if found is None:
+    path = shutil.which(name)
+    if path is None:
         raise ToolchainError(
             f"{name} is missing, needed {purpose}; on Debian and Ubuntu: apt install {package}"
         )
-    return found
+    return path

@@ -63,8 +63,8 @@ class Outcome:
     @property
     def messages(self) -> collections.Counter[str]:
         """{message id: how often}."""
-        found = map(_MESSAGE.match, self.log.splitlines())
-        return collections.Counter(match[1] for match in found if match)
+        matches = map(_MESSAGE.match, self.log.splitlines())
+        return collections.Counter(match[1] for match in matches if match)
 
     @property
     def faults(self) -> dict[str, int]:

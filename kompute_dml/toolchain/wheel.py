@@ -15,29 +15,38 @@ from .system import needed_checkout, run, say
 CONTENT = "KOMPUTE_DML_WHEEL_CONTENT"
 """Tells the build hook which folder goes into the package as it is: `_kp` and the provider's
 library. The checkout's own library may need a newer C library, and its kp is the installed one."""
+PYTHONS = "KOMPUTE_DML_WHEEL_PYTHONS"
+"""Tells the build hook the wheel's tag of the CPythons that it has kp for, so that pip installs it
+for no other."""
 
 
 def build(out: Path, versions: Sequence[str] = side_by_side.VERSIONS,
           machine: str = side_by_side.HERE) -> Path:
-    """The wheel, in `out`."""
+    """The wheel, in `out`. Raises ToolchainError where it cannot have kp for all `versions`."""
     with tempfile.TemporaryDirectory(prefix="kompute-dml-wheel-") as name:
         scratch = Path(name)
         content = scratch / "content"
-        held = side_by_side.build(versions, content / "_kp", machine)
+        side_by_side.build(versions, content / "_kp", machine)
         native.build(content / "onnxruntime", side_by_side.compiler("cc", machine))
         # The second is how Python is told of a machine that it does not run on.
         plain = _build("--wheel", "", scratch / "plain", **{
-            CONTENT: str(content), "_PYTHON_HOST_PLATFORM": f"linux-{machine}"})
+            CONTENT: str(content), PYTHONS: tag(versions),
+            "_PYTHON_HOST_PLATFORM": f"linux-{machine}"})
         run([sys.executable, "-m", "auditwheel", "repair", "--exclude", "libvulkan.so.1",
              "-w", scratch / "repaired", plain], env=_environment())
         (built,) = (scratch / "repaired").glob("*.whl")
         out.mkdir(parents=True, exist_ok=True)
         for old in out.glob(f"kompute_dml-*_{machine}.whl"):
             old.unlink()
-        made = Path(shutil.copy(built, out))
-    say(f"{made} ({made.stat().st_size / 1e6:.1f} MB), with kp for CPython "
-        f"{', '.join(held) or 'none'}")
-    return made
+        wheel = Path(shutil.copy(built, out))
+    say(f"{wheel} ({wheel.stat().st_size / 1e6:.1f} MB), with kp for CPython "
+        f"{', '.join(versions)}")
+    return wheel
+
+
+def tag(versions: Sequence[str]) -> str:
+    """The part of a wheel's name for these CPythons."""
+    return ".".join("cp" + version.replace(".", "") for version in versions)
 
 
 def provider(out: Path) -> Path:

@@ -44,9 +44,8 @@ shared vec4 s_power[KEYS * ROW_LINE];  // by key
     vec4 x##_four(uint at, uint stride, uint there) { \
         if (VECTORS && x##_offset % 4u == 0u) { \
             if (BYTES_OF(TYPE) == 4u) return uintBitsToFloat(x##_vectors[at / 4u]); \
-            if (HAS_EXACT_UNITS) \
-                return vec4(unpackHalf2x16(x##_words[at / 2u]), \
-                            unpackHalf2x16(x##_words[at / 2u + 1u])); \
+            return vec4(halves_to_floats(x##_words[at / 2u]), \
+                        halves_to_floats(x##_words[at / 2u + 1u])); \
         } \
         vec4 result = vec4(0.0); \
         [[unroll]] for (uint i = 0u; i < 4u; ++i) \
@@ -105,11 +104,11 @@ void main() {
     uint q_at = q_offset + batch * q_by[0] + (head * group + q_row / queries) * q_by[1]
                 + q_row % queries * q_by[2];
 
-    uint begin = part * span, end = min(keys, begin + span);
+    uint own_span = keys_of_part(past, KEYS), begin = part * own_span, end = min(keys, begin + own_span);
     if (CAUSAL) {
         uint from = tile * ROWS, to = min(from + ROWS, rows) - 1u;
         uint most = from / queries == to / queries ? to % queries : queries - 1u;
-        end = min(end, past + most + 1u);
+        end = min(end, seen_from(past, most));
     }
 
     vec4 o[4u][COLUMN_QUADS];
@@ -161,7 +160,7 @@ void main() {
                 if (MASK == 4u) kept = mask_words[added_at[r].y + safe * mask_by.w] != 0u;
                 else if (MASK != 0u) kept = key >= low && key < high;
                 if (!kept) score += filter_value;
-                if (key >= end || (CAUSAL && key > past + position[r])) score = LOWEST;
+                if (key >= end || (CAUSAL && key >= seen_from(past, position[r]))) score = LOWEST;
                 s[r][c] = score;
             }
             largest[r] = max(max(s[r].x, s[r].y), max(s[r].z, s[r].w));

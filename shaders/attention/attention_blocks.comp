@@ -1,5 +1,9 @@
 //@ op DML_OPERATOR_MULTIHEAD_ATTENTION DML_OPERATOR_MULTIHEAD_ATTENTION1
-//@ variants TILE: h32 h64 b64 b128
+//@ variants TILE:
+//@     h32(rows=64, columns=32, keys=64, across=8, ahead=0)
+//@     h64(rows=64, columns=64, keys=64, across=8, ahead=0)
+//@     b64(rows=128, columns=64, keys=64, across=8, ahead=0)
+//@     b128(rows=128, columns=128, keys=128, across=16, ahead=1)
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -20,31 +24,8 @@ layout(constant_id = 7) const bool BY_ROW = false;  // masks or biases depend on
 layout(constant_id = 8) const bool STORES_VECTORS = false;
 // VECTORS that are aligned wherever the tensors lie: no condition before a load, whose end would wait for it.
 layout(constant_id = 9) const bool ALIGNED = false;
-#if defined(TILE_h32)
-#define ROW_QUADS 1u
-#define KEY_QUADS 2u
-#define COLUMN_QUADS 1u
-#define ACROSS 8u
-#elif defined(TILE_h64)
-#define ROW_QUADS 1u
-#define KEY_QUADS 2u
-#define COLUMN_QUADS 2u
-#define ACROSS 8u
-#elif defined(TILE_b64)
-#define ROW_QUADS 2u
-#define KEY_QUADS 2u
-#define COLUMN_QUADS 2u
-#define ACROSS 8u
-#elif defined(TILE_b128)
-#define ROW_QUADS 2u
-#define KEY_QUADS 2u
-#define COLUMN_QUADS 2u
-#define ACROSS 16u
-#define AHEAD  // shared memory is read before the product that waits for it
-#endif
-const uint ROWS = 64u * ROW_QUADS;
-const uint COLUMNS = 4u * COLUMN_QUADS * ACROSS;
-const uint KEYS = 4u * KEY_QUADS * ACROSS;
+const uint ROWS = TILE_rows, COLUMNS = TILE_columns, KEYS = TILE_keys, ACROSS = TILE_across;
+const uint ROW_QUADS = ROWS / 64u, KEY_QUADS = KEYS / 4u / ACROSS, COLUMN_QUADS = COLUMNS / 4u / ACROSS;
 const uint PART = 4u * ACROSS;
 const uint INVOCATIONS = 16u * ACROSS;
 #define MORE_PUSH uint head_size; uint value_size;
@@ -68,23 +49,31 @@ shared vec4 s_tile[2u * SLICE > PARTS_END ? 2u * SLICE : PARTS_END];
 
 #define LOWEST uintBitsToFloat(0xFF800000u)
 
+// The bits of four elements: floats, or halves in the first two words. They are converted when they are
+// stored: a conversion beside its load would wait for it.
 #define LOAD4(x) \
-    vec4 x##_four(uint at, uint stride, uint there) { \
-        if (ALIGNED && BYTES_OF(TYPE) == 4u) return uintBitsToFloat(x##_vectors[at / 4u]); \
-        if (VECTORS && x##_offset % 4u == 0u) { \
-            if (BYTES_OF(TYPE) == 4u) return uintBitsToFloat(x##_vectors[at / 4u]); \
-            if (HAS_EXACT_UNITS) \
-                return vec4(unpackHalf2x16(x##_words[at / 2u]), \
-                            unpackHalf2x16(x##_words[at / 2u + 1u])); \
+    uvec4 x##_four(uint at, uint stride, uint there) { \
+        if (ALIGNED || (VECTORS && x##_offset % 4u == 0u)) { \
+            if (BYTES_OF(TYPE) == 4u) return x##_vectors[at / 4u]; \
+            return uvec4(x##_words[at / 2u], x##_words[at / 2u + 1u], 0u, 0u); \
         } \
-        vec4 result = vec4(0.0); \
-        [[unroll]] for (uint i = 0u; i < 4u; ++i) \
-            if (i < there) result[i] = x##_float(at + i * stride); \
-        return result; \
+        uvec4 bits = uvec4(0u); \
+        [[unroll]] for (uint i = 0u; i < 4u; ++i) { \
+            uint from = at + i * stride; \
+            if (i < there) \
+                bits[i] = BYTES_OF(TYPE) == 4u ? x##_words[from] \
+                                               : x##_words[from / 2u] >> from % 2u * 16u & 0xFFFFu; \
+        } \
+        return BYTES_OF(TYPE) == 4u ? bits : uvec4(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16, 0u, 0u); \
     }
 LOAD4(q)
 LOAD4(k)
 LOAD4(v)
+
+vec4 four_of(uvec4 bits) {
+    if (BYTES_OF(TYPE) == 4u) return uintBitsToFloat(bits);
+    return vec4(halves_to_floats(bits.x), halves_to_floats(bits.y));
+}
 
 float power(float x) {
     return HAS_EXACT_UNITS ? exp2(x * LOG2_E) : exp_of(x);
@@ -143,11 +132,11 @@ void main() {
                   + known % queries * q_by[2];
     }
 
-    uint begin = part * span, end = min(keys, begin + span);
+    uint own_span = keys_of_part(past, KEYS), begin = part * own_span, end = min(keys, begin + own_span);
     if (CAUSAL) {
         uint from = tile * ROWS, to = min(from + ROWS, rows) - 1u;
         uint most = from / queries == to / queries ? to % queries : queries - 1u;
-        end = min(end, past + most + 1u);
+        end = min(end, seen_from(past, most));
     }
 
     vec4 o[ALL_ROWS][COLUMN_QUADS];
@@ -163,7 +152,7 @@ void main() {
         vec4 s[ALL_ROWS][KEY_QUADS];
         [[unroll]] for (int r = 0; r < ALL_ROWS; ++r)
             [[unroll]] for (uint k = 0u; k < KEY_QUADS; ++k) s[r][k] = vec4(0.0);
-        vec4 query[Q_LOADS], fresh[K_LOADS];
+        uvec4 query[Q_LOADS], fresh[K_LOADS];
         uint k_at[K_LOADS];
         [[unroll]] for (int n = 0; n < K_LOADS; ++n)
             k_at[n] = k_base + min(first + (i + uint(n) * INVOCATIONS) / (CHUNK / 4u), end - 1u) * k_by[2];
@@ -174,17 +163,17 @@ void main() {
             uint safe = VECTORS ? min(d, head_size - 4u) : d; \
             [[unroll]] for (int n = 0; n < Q_LOADS; ++n) { \
                 query[n] = q_four(q_at[n] + safe * by_element[0], by_element[0], there); \
-                if (there == 0u) query[n] = vec4(0.0); \
+                if (there == 0u) query[n] = uvec4(0u); \
             } \
             [[unroll]] for (int n = 0; n < K_LOADS; ++n) \
                 fresh[n] = k_four(k_at[n] + safe * by_element[1], by_element[1], there); \
         }
 #define PUT_CHUNK(at) \
         [[unroll]] for (int n = 0; n < Q_LOADS; ++n) \
-            put(at, ROW_LINE, (i + uint(n) * INVOCATIONS) / (CHUNK / 4u), d_loaded / 4u, query[n]); \
+            put(at, ROW_LINE, (i + uint(n) * INVOCATIONS) / (CHUNK / 4u), d_loaded / 4u, four_of(query[n])); \
         [[unroll]] for (int n = 0; n < K_LOADS; ++n) \
             put((at) + KEYS_AT, KEY_LINE, (i + uint(n) * INVOCATIONS) / (CHUNK / 4u), d_loaded / 4u, \
-                fresh[n]);
+                four_of(fresh[n]));
         LOAD_CHUNK(0u)
         barrier();  // the previous tile has been read
         PUT_CHUNK(0u)
@@ -198,7 +187,7 @@ void main() {
 #define ADD_SCORES(a, b) \
         [[unroll]] for (int r = 0; r < ALL_ROWS; ++r) \
             [[unroll]] for (uint k = 0u; k < KEY_QUADS; ++k) s[r][k] += a[r / 4][r % 4] * b[k];
-#ifdef AHEAD
+#if TILE_ahead
         vec4 a[ROW_QUADS], b[KEY_QUADS], more_a[ROW_QUADS], more_b[KEY_QUADS];
         READ_CHUNK(a, b, 0u)
         for (uint chunk = 0u; chunk < head_size; chunk += CHUNK) {
@@ -232,7 +221,7 @@ void main() {
 #endif
 
         // Values in the order of parts: first the first of each invocation's four keys.
-        vec4 values[V_LOADS];
+        uvec4 values[V_LOADS];
 #define LOAD_VALUES(from) \
         [[unroll]] for (int n = 0; n < V_LOADS; ++n) { \
             uint at = i + INVOCATIONS * uint(n), d = column + 4u * (at % COLUMN_LINE); \
@@ -244,7 +233,7 @@ void main() {
         }
 #define PUT_VALUES(at) \
         [[unroll]] for (int n = 0; n < V_LOADS; ++n) \
-            s_tile[VALUES_AT + (at) + i + INVOCATIONS * uint(n)] = values[n];
+            s_tile[VALUES_AT + (at) + i + INVOCATIONS * uint(n)] = four_of(values[n]);
         LOAD_VALUES(0u)
 
         // Single scores matter only at edges.
@@ -272,7 +261,7 @@ void main() {
                     [[unroll]] for (int r = 0; r < ALL_ROWS; ++r) {
                         if (BY_ROW) ADDED(r)
                         float score = s[r][k][c] * scale + more;
-                        if (key >= end || (CAUSAL && key > past + position[r])) score = LOWEST;
+                        if (key >= end || (CAUSAL && key >= seen_from(past, position[r]))) score = LOWEST;
                         s[r][k][c] = score;
                     }
                 }
@@ -320,7 +309,7 @@ void main() {
 #define ADD_VALUES(p, x) \
             [[unroll]] for (int r = 0; r < ALL_ROWS; ++r) \
                 [[unroll]] for (uint c = 0u; c < COLUMN_QUADS; ++c) o[r][c] += p[r / 4][r % 4] * x[c];
-#ifdef AHEAD
+#if TILE_ahead
             vec4 p[ROW_QUADS], x[COLUMN_QUADS], more_p[ROW_QUADS], more_x[COLUMN_QUADS];
             READ_VALUES(p, x, 0u, 0u)
             [[dont_unroll]] for (uint some = 0u; some < PART; some += VALUES) {
@@ -387,8 +376,15 @@ void main() {
         [[unroll]] for (uint c = 0u; c < COLUMN_QUADS; ++c) {
             uint four = column + 4u * (ACROSS * c + tx);
             if (!SPLIT && STORES_VECTORS) {
-                if (four < value_size)
-                    y_vectors[(to + four) / 4u] = floatBitsToUint(o[r][c] * share_of);
+                if (four >= value_size) continue;
+                vec4 whole = o[r][c] * share_of;
+                if (BYTES_OF(TYPE) == 4u) {
+                    y_vectors[(to + four) / 4u] = floatBitsToUint(whole);
+                } else {
+                    uvec2 pairs = floats_to_halves(whole);
+                    y_words[(to + four) / 2u] = pairs.x;
+                    y_words[(to + four) / 2u + 1u] = pairs.y;
+                }
                 continue;
             }
             [[unroll]] for (uint e = 0u; e < 4u; ++e) {

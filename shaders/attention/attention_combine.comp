@@ -3,7 +3,7 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 // An invocation computes four elements of a row of the output, or one, from the parts of the keys: each has
-// undivided outputs, a maximum and a sum.
+// undivided outputs, a maximum and a sum. A part without keys has a maximum of -infinity, and any outputs.
 #define PARAMS_BINDING 2
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool FOURS = false;  // else single elements
@@ -55,7 +55,7 @@ void main() {
         [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) {
             float share = first + n < parts ? exp_of(mosts[n] - base) : 0.0;
             sum += share * sums[n];
-            [[unroll]] for (uint e = 0u; e < EACH; ++e) y[e] += share * values[n][e];
+            [[unroll]] for (uint e = 0u; e < EACH; ++e) if (share > 0.0) y[e] += share * values[n][e];
         }
         most = now;
     }

@@ -165,22 +165,22 @@ void main() {
     uint mask_at = mask_offset + batch * mask_by.x + head * group * mask_by.y;
 
     // All rows see the keys before ``all_see``, those of this subgroup before ``own_all_see``.
-    uint begin = part * span, end = min(keys, begin + span), all_see = keys;
+    uint own_span = keys_of_part(past, KEYS), begin = part * own_span, end = min(keys, begin + own_span), all_see = keys;
     uint own_end = end, own_all_see = keys;
     if (CAUSAL) {
         uint from = tile * ROWS, to = min(from + ROWS, rows) - 1u;
         bool one_head = from / queries == to / queries;
-        end = min(end, past + (one_head ? to % queries : queries - 1u) + 1u);
-        all_see = past + (one_head ? from % queries : 0u) + 1u;
+        end = min(end, seen_from(past, one_head ? to % queries : queries - 1u));
+        all_see = seen_from(past, one_head ? from % queries : 0u);
         from = min(from + own_row, rows - 1u);
-        own_end = min(end, past + (one_head ? min(from % queries + OWN_ROWS, queries) : queries));
-        own_all_see = past + (one_head ? from % queries : 0u) + 1u;
+        own_end = min(end, seen_from(past, (one_head ? min(from % queries + OWN_ROWS, queries) : queries) - 1u));
+        own_all_see = seen_from(past, one_head ? from % queries : 0u);
     }
 
 #ifndef WAY_turns
     for (uint i = gl_LocalInvocationIndex; i < ROWS; i += INVOCATIONS) {
         uint row = min(tile * ROWS + i, rows - 1u), position = row % queries;
-        if (CAUSAL) s_limits[i] = past + position + 1u;
+        if (CAUSAL) s_limits[i] = seen_from(past, position);
         if (BY_ROW)
             s_rows[i] = uvec2(relative_at, mask_at) + position * uvec2(relative_by.z, mask_by.z)
                         + row / queries * uvec2(relative_by.y, mask_by.y);

@@ -64,8 +64,13 @@ void main() {
 
     Seen seen = seen_by(batch, mask_by);
     uint low = seen.low, high = seen.high, past = seen.past;
-    uint begin = part * span, end = min(keys, begin + span);
-    if (CAUSAL) end = min(end, past + queries);
+    uint own_span = keys_of_part(past, TILE * SUBGROUPS), begin = part * own_span, end = min(keys, begin + own_span);
+    if (CAUSAL) end = min(end, seen_from(past, queries - 1u));
+    // Only parts with keys take part. The first one has some, or all have none.
+    uint filled = parts;
+    if (CAUSAL)
+        filled = min((max(min(seen_from(past, queries - 1u), keys), 1u) - 1u) / own_span + 1u, parts);
+    if (part >= filled) return;
     uint last = max(end, 1u) - 1u, step = TILE * SUBGROUPS;
 
     // The two rows of this lane.
@@ -117,7 +122,7 @@ void main() {
                 bool kept = own >= low && own < high;
                 if (MASK == 4u) kept = mask_words[added_at[l].y + safe * mask_by.w] != 0u;
                 float score = fma(s[i], factor, bounded(kept ? more : more + filter_value));
-                if (own >= end || (CAUSAL && own > past + position[l])) score = ABSENT;
+                if (own >= end || (CAUSAL && own >= seen_from(past, position[l]))) score = ABSENT;
                 s[i] = score;
             }
             factor = 1.0;
@@ -171,22 +176,23 @@ void main() {
     barrier();
     if (gl_LocalInvocationIndex == 0u) s_arrived = atomicAdd(arrived[arrived_offset + own_head], 1u);
     barrier();
-    if (s_arrived != parts - 1u) return;
+    if (s_arrived != filled - 1u) return;
     memoryBarrierBuffer();
     if (gl_LocalInvocationIndex == 0u) arrived[arrived_offset + own_head] = 0u;
 
     const uint TOGETHER = 8u;
+    uint some_parts = filled * SUBGROUPS;
     for (uint n = gl_LocalInvocationIndex; n < rows * (VALUE_SIZE / 4u); n += 32u * SUBGROUPS) {
         uint row = n / (VALUE_SIZE / 4u), column = n % (VALUE_SIZE / 4u) * 4u;
         uint from = records_offset / 4u + (own_head * count * rows + row) * RECORD;
         vec4 total = vec4(0.0);
         float all = 0.0, top = LOWEST;
-        for (uint r = 0u; r < count; r += TOGETHER) {
+        for (uint r = 0u; r < some_parts; r += TOGETHER) {
             vec4 some[TOGETHER];
             vec2 ends[TOGETHER];
             float now = top;
             [[unroll]] for (uint e = 0u; e < TOGETHER; ++e) {
-                uint at = from + min(r + e, count - 1u) * rows * RECORD;
+                uint at = from + min(r + e, some_parts - 1u) * rows * RECORD;
                 some[e] = records[at + column / 4u];
                 ends[e] = records[at + VALUE_SIZE / 4u].xy;
             }
@@ -196,7 +202,7 @@ void main() {
             total *= shrink;
             all *= shrink;
             [[unroll]] for (uint e = 0u; e < TOGETHER; ++e) {
-                float share_of = r + e < count ? exp2(ends[e].x - now) : 0.0;
+                float share_of = r + e < some_parts ? exp2(ends[e].x - now) : 0.0;
                 total += share_of * some[e];
                 all += share_of * ends[e].y;
             }

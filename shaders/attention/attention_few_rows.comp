@@ -64,9 +64,19 @@ void main() {
     uint v_base = v_offset + batch * v_by[0] + head * v_by[1];
     Seen seen = seen_by(batch, mask_by);
     uint low = seen.low, high = seen.high, past = seen.past;
-    uint begin = part * span, end = min(keys, begin + span);
-    if (CAUSAL) end = min(end, past + queries);
+    uint own_span = keys_of_part(past, 32u), begin = part * own_span, end = min(keys, begin + own_span);
+    if (CAUSAL) end = min(end, seen_from(past, queries - 1u));
     uint count = end > begin ? end - begin : 0u;
+    if (count == 0u) {  // what is combined has a maximum of -infinity
+        uint columns = VALUE_VECTORS * EACH, own_head = head * group + i / queries;
+        if (i < rows) {
+            uint record = (((batch * key_heads * group + own_head) * queries + i % queries) * parts + part)
+                          * (columns + 2u);
+            y_words[y_offset + record + columns] = 0xFF800000u;
+            y_words[y_offset + record + columns + 1u] = 0u;
+        }
+        return;
+    }
 
     // Scores: an invocation multiplies a vector of a key by those of all rows. Then sums are added up.
     uint vector = i % HEAD_VECTORS, line = i / HEAD_VECTORS;
@@ -116,7 +126,7 @@ void main() {
                     kept = mask_words[mask_offset + batch * mask_by.x + own_head * mask_by.y
                                       + position * mask_by.z + key * mask_by.w] != 0u;
                 if (!kept) score += filter_value;
-                if (CAUSAL && key > past + position) score = uintBitsToFloat(0xFF800000u);
+                if (CAUSAL && key >= seen_from(past, position)) score = uintBitsToFloat(0xFF800000u);
                 s_powers[4u * quad + r][first + at] = score;
             }
         }

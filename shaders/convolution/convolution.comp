@@ -1,5 +1,7 @@
 //@ op DML_OPERATOR_CONVOLUTION DML_OPERATOR_CONVOLUTION_INTEGER DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION
-//@ variants ACC: f32 i32 ; TILE: t64 t128
+//@ variants ACC: f32 i32 ; TILE:
+//@     t64(blocks=1)
+//@     t128(blocks=2)
 //@ tail f32
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -68,11 +70,7 @@ INPUT_TENSOR(bias, 3, TYPE)
 #include "include/tail.glsl"
 #endif
 
-#if defined(TILE_t128)
-const uint BLOCKS = 2u;
-#else
-const uint BLOCKS = 1u;
-#endif
+const uint BLOCKS = TILE_blocks;
 const uint SIDE = 64u * BLOCKS;
 const uint TILE_K = 16u;
 const uint INVOCATIONS = 256u;

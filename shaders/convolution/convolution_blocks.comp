@@ -1,5 +1,7 @@
 //@ op DML_OPERATOR_CONVOLUTION
-//@ variants TILE: t8 t16
+//@ variants TILE:
+//@     t8(rows=8, columns=8)
+//@     t16(rows=16, columns=16)
 //@ tail *
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -48,11 +50,7 @@ OUTPUT_TENSOR(y, 2, OUTPUT_TYPE)
 layout(binding = 2) writeonly buffer OutputPairs { uvec2 y_pairs[]; };
 INPUT_TENSOR(bias, 3, TYPE)
 
-#if defined(TILE_t16)
-const uint ROWS = 16u, COLUMNS = 16u;
-#else
-const uint ROWS = 8u, COLUMNS = 8u;
-#endif
+const uint ROWS = TILE_rows, COLUMNS = TILE_columns;
 
 vec4 halves(uvec2 pair) {
     return vec4(half_to_float(pair.x & 0xFFFFu), half_to_float(pair.x >> 16),

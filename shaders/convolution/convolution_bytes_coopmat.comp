@@ -1,5 +1,9 @@
 //@ op DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION
-//@ variants TILE: t128x64 t96x128 t64x128 t96x64
+//@ variants TILE:
+//@     t128x64(rows=128, columns=64, down=2, across=2)
+//@     t96x128(rows=96, columns=128, down=2, across=2)
+//@     t64x128(rows=64, columns=128, down=1, across=4)
+//@     t96x64(rows=96, columns=64, down=2, across=2)
 //@ unchecked *
 //@ glslang >= 14
 #version 450
@@ -68,15 +72,8 @@ layout(binding = 7) readonly buffer OutputZero { uint y_zero_words[]; };
 #include "include/requantized.glsl"
 
 // Subgroups, and fragments of each.
-#if defined(TILE_t128x64)
-const uint DOWNWARD = 2u, SIDEWAYS = 2u, ROWS = 4u, COLUMNS = 2u;
-#elif defined(TILE_t96x128)
-const uint DOWNWARD = 2u, SIDEWAYS = 2u, ROWS = 3u, COLUMNS = 4u;
-#elif defined(TILE_t64x128)
-const uint DOWNWARD = 1u, SIDEWAYS = 4u, ROWS = 4u, COLUMNS = 2u;
-#else
-const uint DOWNWARD = 2u, SIDEWAYS = 2u, ROWS = 3u, COLUMNS = 2u;
-#endif
+const uint DOWNWARD = TILE_down, SIDEWAYS = TILE_across;
+const uint ROWS = TILE_rows / 16 / TILE_down, COLUMNS = TILE_columns / 16 / TILE_across;
 const uint INVOCATIONS = 32u * DOWNWARD * SIDEWAYS;
 layout(local_size_x = INVOCATIONS) in;
 const uint FRAGMENT = 16u;

@@ -1,5 +1,15 @@
 //@ op DML_OPERATOR_CONVOLUTION DML_OPERATOR_CONVOLUTION_INTEGER DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION
-//@ variants OF: f16 i8 ; TILE: t256 t256x64 t128x160 t128 t128d t96 t96d t128x64 t64 t64s
+//@ variants OF: f16 i8 ; TILE:
+//@     t256(rows=256, columns=128, vectors=4, down=4, across=2)
+//@     t256x64(rows=256, columns=64, vectors=4, down=4, across=1)
+//@     t128x160(rows=128, columns=160, vectors=4, down=2, across=2)
+//@     t128(rows=128, columns=128, vectors=4, down=2, across=2)
+//@     t128d(rows=128, columns=128, vectors=8, down=2, across=2)
+//@     t96(rows=96, columns=128, vectors=4, down=2, across=2)
+//@     t96d(rows=96, columns=128, vectors=8, down=2, across=2)
+//@     t128x64(rows=128, columns=64, vectors=4, down=2, across=2)
+//@     t64(rows=64, columns=64, vectors=8, down=2, across=2)
+//@     t64s(rows=64, columns=64, vectors=4, down=2, across=2)
 //@ without i8.t256x64 i8.t128 i8.t128d
 //@ glslang >= 14
 //@ target vulkan1.1
@@ -141,27 +151,8 @@ int lowered(uint word, uint at, uint flipped) {
 }
 #endif
 
-#if defined(TILE_t256)
-const uint TILE_ROWS = 256u, TILE_COLUMNS = 128u, LINE_VECTORS = 4u, DOWNWARD = 4u, SIDEWAYS = 2u;
-#elif defined(TILE_t256x64)
-const uint TILE_ROWS = 256u, TILE_COLUMNS = 64u, LINE_VECTORS = 4u, DOWNWARD = 4u, SIDEWAYS = 1u;
-#elif defined(TILE_t128x160)
-const uint TILE_ROWS = 128u, TILE_COLUMNS = 160u, LINE_VECTORS = 4u, DOWNWARD = 2u, SIDEWAYS = 2u;
-#elif defined(TILE_t128)
-const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, LINE_VECTORS = 4u, DOWNWARD = 2u, SIDEWAYS = 2u;
-#elif defined(TILE_t128d)
-const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, LINE_VECTORS = 8u, DOWNWARD = 2u, SIDEWAYS = 2u;
-#elif defined(TILE_t96d)
-const uint TILE_ROWS = 96u, TILE_COLUMNS = 128u, LINE_VECTORS = 8u, DOWNWARD = 2u, SIDEWAYS = 2u;
-#elif defined(TILE_t96)
-const uint TILE_ROWS = 96u, TILE_COLUMNS = 128u, LINE_VECTORS = 4u, DOWNWARD = 2u, SIDEWAYS = 2u;
-#elif defined(TILE_t128x64)
-const uint TILE_ROWS = 128u, TILE_COLUMNS = 64u, LINE_VECTORS = 4u, DOWNWARD = 2u, SIDEWAYS = 2u;
-#elif defined(TILE_t64)
-const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, LINE_VECTORS = 8u, DOWNWARD = 2u, SIDEWAYS = 2u;
-#else
-const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, LINE_VECTORS = 4u, DOWNWARD = 2u, SIDEWAYS = 2u;
-#endif
+const uint TILE_ROWS = TILE_rows, TILE_COLUMNS = TILE_columns, LINE_VECTORS = TILE_vectors;
+const uint DOWNWARD = TILE_down, SIDEWAYS = TILE_across;
 const uint INVOCATIONS = 32u * DOWNWARD * SIDEWAYS;
 layout(local_size_x = INVOCATIONS) in;
 const uint TILE_DEPTH = LINE_VECTORS * EACH;

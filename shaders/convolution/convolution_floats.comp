@@ -1,5 +1,6 @@
 //@ op DML_OPERATOR_CONVOLUTION
-//@ variants TILE: t192x128
+//@ variants TILE:
+//@     t192x128(rows=192, columns=128, k=16)
 //@ tail *
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -55,12 +56,12 @@ layout(binding = 3) readonly buffer Bias { float bias[]; };
 #include "include/tail.glsl"
 
 // An invocation computes 8 x 8 elements: two rows and two columns of blocks of four.
-const uint TILE_ROWS = 192u, TILE_COLUMNS = 128u, DOWN = 2u, ACROSS = 2u;
+const uint TILE_ROWS = TILE_rows, TILE_COLUMNS = TILE_columns, DOWN = 2u, ACROSS = 2u;
 const uint BLOCKS_DOWN = TILE_ROWS / (4u * DOWN), BLOCKS_ACROSS = TILE_COLUMNS / (4u * ACROSS);
 const uint INVOCATIONS = BLOCKS_DOWN * BLOCKS_ACROSS;
 layout(local_size_x = INVOCATIONS) in;
 // Two invocations read a row's two vectors of 8 channels, twice. A third of them reads no vector of the filter.
-const uint DEPTH = 16u, DEEP = DEPTH / 8u;
+const uint DEPTH = TILE_k, DEEP = DEPTH / 8u;
 // By K, then by the row or column, four to a vector. A vector of padding lets invocations that write along K use
 // different banks.
 const uint ROW_PITCH = TILE_ROWS / 4u + 1u, COLUMN_PITCH = TILE_COLUMNS / 4u + 1u;

@@ -1,5 +1,7 @@
 //@ op DML_OPERATOR_CONVOLUTION
-//@ variants TILE: c1f2 c1f2s8
+//@ variants TILE:
+//@     c1f2(subgroups=4)
+//@     c1f2s8(subgroups=8)
 //@ glslang >= 14
 //@ target vulkan1.1
 //@ tail *
@@ -45,11 +47,7 @@ layout(push_constant) uniform Push {
 };
 #define PARAMS_BINDING AFTER_TAIL(4)
 layout(binding = 0) readonly buffer Input { uvec4 x_vectors[]; };
-#if defined(TILE_c1f2s8)
-const uint SUBGROUPS = 8u;
-#else
-const uint SUBGROUPS = 4u;
-#endif
+const uint SUBGROUPS = TILE_subgroups;
 const uint COLUMNS = 1u, FRAGMENTS = 2u;  // of a subgroup at a time
 const uint SIDEWAYS = 4u;  // subgroups that share the pixels of a fragment
 const uint STEPS = TAPS_Y * TAPS_X * VECTORS / 2u;

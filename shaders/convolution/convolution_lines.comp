@@ -1,5 +1,8 @@
 //@ op DML_OPERATOR_CONVOLUTION
-//@ variants TILE: t128 t64 t128x64
+//@ variants TILE:
+//@     t128(rows=128, columns=128, k=8, block=8)
+//@     t64(rows=64, columns=64, k=16, block=4)
+//@     t128x64(rows=128, columns=64, k=8, block=8)
 //@ tail *
 //@ unchecked t128x64 t128
 #version 450
@@ -41,16 +44,8 @@ layout(push_constant) uniform Push {
 uint group_index() {
     return gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
 }
-#if defined(TILE_t128)
-const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, BLOCK_ROWS = 8u, BLOCK_COLUMNS = 8u;
-const uint TILE_DEPTH = 8u;
-#elif defined(TILE_t128x64)
-const uint TILE_ROWS = 128u, TILE_COLUMNS = 64u, BLOCK_ROWS = 8u, BLOCK_COLUMNS = 8u;
-const uint TILE_DEPTH = 8u;
-#else
-const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, BLOCK_ROWS = 4u, BLOCK_COLUMNS = 4u;
-const uint TILE_DEPTH = 16u;
-#endif
+const uint TILE_ROWS = TILE_rows, TILE_COLUMNS = TILE_columns, TILE_DEPTH = TILE_k;
+const uint BLOCK_ROWS = TILE_block, BLOCK_COLUMNS = TILE_block;
 // Blocks of a tile.
 const uint BLOCKS_DOWN = TILE_ROWS / BLOCK_ROWS, BLOCKS_ACROSS = TILE_COLUMNS / BLOCK_COLUMNS;
 const uint INVOCATIONS = BLOCKS_DOWN * BLOCKS_ACROSS;

@@ -1,5 +1,12 @@
 //@ op DML_OPERATOR_CONVOLUTION
-//@ variants TILE: t96 t48x256 t64x256 t64x256x2 t64x256p2 t128x256 t192x64
+//@ variants TILE:
+//@     t96(down=2, across=2, rows=96, columns=128, pixels_left=0, turns=1, passes=0)
+//@     t48x256(down=1, across=4, rows=48, columns=256, pixels_left=0, turns=1, passes=0)
+//@     t64x256(down=1, across=4, rows=64, columns=256, pixels_left=1, turns=1, passes=0)
+//@     t64x256x2(down=1, across=4, rows=64, columns=256, pixels_left=1, turns=2, passes=0)
+//@     t64x256p2(down=1, across=4, rows=64, columns=256, pixels_left=1, turns=2, passes=1)
+//@     t128x256(down=2, across=4, rows=128, columns=256, pixels_left=0, turns=1, passes=0)
+//@     t192x64(down=4, across=1, rows=192, columns=64, pixels_left=0, turns=1, passes=0)
 //@ glslang >= 14
 //@ target vulkan1.1
 //@ tail *
@@ -50,11 +57,11 @@ layout(constant_id = 20) const uint PHASE_COLUMNS = 64u;  // filled up to whole 
 layout(constant_id = 21) const uint ROW_TILES = 1u;
 layout(constant_id = 22) const uint COLUMN_TILES = 1u;
 layout(constant_id = 23) const uint SPLITS = 1u;  // of K
-#if defined(TILE_t64x256x2) || defined(TILE_t64x256p2)
+#if TILE_turns > 1
 #define SEVERAL_TURNS
 layout(constant_id = 24) const uint TURNS = 1u;   // column tiles that a workgroup makes, one after the other
 #endif
-#ifdef TILE_t64x256p2
+#if TILE_passes
 #define PASSES
 #endif
 #include "include/tailed.glsl"
@@ -97,18 +104,11 @@ layout(binding = 3) readonly buffer Bias { float16_t bias[]; };
 #include "include/tail.glsl"
 
 // Subgroups, and fragments of each.
-#if defined(TILE_t96)
-const uint DOWNWARD = 2u, SIDEWAYS = 2u, ROWS = 3u, COLUMNS = 4u;
-#elif defined(TILE_t48x256)
-const uint DOWNWARD = 1u, SIDEWAYS = 4u, ROWS = 3u, COLUMNS = 4u;
-#elif defined(TILE_t64x256) || defined(SEVERAL_TURNS)
+#if TILE_pixels_left
 #define PIXELS_LEFT
-const uint DOWNWARD = 1u, SIDEWAYS = 4u, ROWS = 4u, COLUMNS = 4u;
-#elif defined(TILE_t128x256)
-const uint DOWNWARD = 2u, SIDEWAYS = 4u, ROWS = 4u, COLUMNS = 4u;
-#else
-const uint DOWNWARD = 4u, SIDEWAYS = 1u, ROWS = 3u, COLUMNS = 4u;
 #endif
+const uint DOWNWARD = TILE_down, SIDEWAYS = TILE_across;
+const uint ROWS = TILE_rows / 16 / TILE_down, COLUMNS = TILE_columns / 16 / TILE_across;
 const uint SUBGROUPS = DOWNWARD * SIDEWAYS, INVOCATIONS = 32u * SUBGROUPS;
 layout(local_size_x = INVOCATIONS) in;
 const uint FRAGMENT = 16u;

@@ -1,5 +1,7 @@
 //@ op DML_OPERATOR_CONVOLUTION
-//@ variants TILE: s16 s12
+//@ variants TILE:
+//@     s16(subgroups=16)
+//@     s12(subgroups=12)
 //@ glslang >= 14
 //@ target vulkan1.1
 //@ tail *
@@ -54,11 +56,7 @@ layout(binding = 3) readonly buffer Bias { float16_t bias[]; };
 #define TAIL_TYPE 34u
 #include "include/tail.glsl"
 
-#if defined(TILE_s16)
-const uint SUBGROUPS = 16u;
-#else
-const uint SUBGROUPS = 12u;
-#endif
+const uint SUBGROUPS = TILE_subgroups;
 const uint INVOCATIONS = 32u * SUBGROUPS;
 layout(local_size_x = INVOCATIONS) in;
 const uint FRAGMENT = 16u, COLUMNS = 4u;

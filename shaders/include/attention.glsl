@@ -57,18 +57,31 @@ uvec4 four_params(uint i) {
 struct Seen {
     uint low;
     uint high;
-    uint past;
+    uint past;  // as many short of all queries, if negative
 };
 
 Seen seen_by(uint batch, uvec4 mask_by) {
     Seen seen = Seen(0u, keys, 0u);
     if (CAUSAL)
-        seen.past = uint(clamp(int(lengths_words[lengths_offset + batch * lengths_stride]), 0, int(keys)));
+        seen.past = uint(clamp(int(lengths_words[lengths_offset + batch * lengths_stride]), -int(queries), int(keys)));
     if (MASK >= 1u && MASK <= 3u)
         seen.high = uint(clamp(int(mask_words[mask_offset + batch * mask_by.x]), 0, int(keys)));
     if (MASK == 2u)
         seen.low = uint(clamp(int(mask_words[mask_offset + batch * mask_by.x + mask_by.y]), 0, int(keys)));
     return seen;
+}
+
+// How many keys a query at this position sees with CAUSAL.
+uint seen_from(uint past, uint position) {
+    return uint(max(int(past + position) + 1, 0));
+}
+
+// The keys of a part, a multiple of ``tile``. With CAUSAL the parts divide the keys that there are, which may
+// be much fewer than a cache has room for.
+uint keys_of_part(uint past, uint tile) {
+    if (!CAUSAL) return span;
+    uint tiles = (max(min(seen_from(past, queries - 1u), keys), 1u) - 1u) / tile + 1u;
+    return (tiles - 1u) / parts * tile + tile;
 }
 
 // Where the biases (x) and the mask (y) of a query begin.

@@ -52,7 +52,7 @@ OPERATOR(clip1, SHORT ? short_bounded(x, max(min(x, UPPER), LOWER)) : maximum(LO
 OPERATOR(swish, EITHER(swish, (x, ALPHA)))
 OPERATOR(hard_swish, x * within_one(ALPHA * x + BETA))
 
-// lowering/activation.py has the codes. ``code`` should be constant even before inlining.
+// toolchain/codes.py gives the codes to Python. ``code`` should be constant even before inlining.
 #define APPLY_ACTIVATION(code, x, y, result) \
     if (code == 1u) result = op_relu(x, y); \
     if (code == 2u) result = op_leaky_relu(x, y); \

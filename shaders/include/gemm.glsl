@@ -167,13 +167,17 @@ Beside beside_four(Tile t, uint row, uint column) {
     return found;
 }
 
+#ifndef EACH_COLUMN  // where little code counts, a loop
+#define EACH_COLUMN [[unroll]]
+#endif
+
 // Finishes and stores the sums of four columns, except beyond the edge.
 void store_four(Tile t, uint row, uint column, vec4 sums, Beside found) {
     uint count = min(columns - column, 4u);
     uint to = y_offset + t.at[3] + row * y_row + column * y_column;
     vec4 x;
     bool whole = Y_VECTORS && count == 4u;
-    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+    EACH_COLUMN for (uint i = 0u; i < 4u; ++i) {
         precise float value = alpha * sums[i];
         if (HAS_C) value = value + beta * found.c[i];
         uint place = to - y_offset + min(i, count - 1u) * y_column;
@@ -203,12 +207,12 @@ void store_four(Tile t, uint row, uint column, vec4 sums, Beside found) {
             }
             return;
         }
-        [[unroll]] for (uint i = 0u; i < 4u; ++i)
+        EACH_COLUMN for (uint i = 0u; i < 4u; ++i)
             if (i < count) y_halves[to + i * y_column] = unpackFloat2x16(halves[i / 2u])[i % 2u];
         return;
     }
 #endif
-    [[unroll]] for (uint i = 0u; i < 4u; ++i)
+    EACH_COLUMN for (uint i = 0u; i < 4u; ++i)
         if (i < count) y_store_float(to + i * y_column, x[i]);
 }
 

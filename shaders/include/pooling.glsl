@@ -14,7 +14,7 @@ layout(constant_id = 3) const bool INDICES = false;
 layout(constant_id = 4) const bool WIDE_INDICES = false;  // 8 bytes each
 layout(constant_id = 5) const bool INCLUDE_PADDING = false;
 layout(constant_id = 6) const bool DILATED = false;
-layout(constant_id = 7) const int WINDOW_D = 1;
+layout(constant_id = 7) const int WINDOW_D = 1;  // of a window that is unrolled
 layout(constant_id = 8) const int WINDOW_H = 1;
 layout(constant_id = 9) const int WINDOW_W = 1;
 layout(constant_id = 10) const int STEP_W = 1;
@@ -33,6 +33,7 @@ layout(push_constant) uniform Push {
     int dilations[3];
     int paddings[3];
     uint x_strides[3];
+    int windows[3];
     uint x_offset;
     uint y_offset;
     uint indices_offset;

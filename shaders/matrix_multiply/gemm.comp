@@ -1,5 +1,11 @@
 //@ op DML_OPERATOR_GEMM
-//@ variants TILE: t128 t128x64 t128x64d t64 t32x64 t32
+//@ variants TILE:
+//@     t128(rows=128, columns=128, k=8, block_rows=8, block_columns=8, shares=1, ahead=0)
+//@     t128x64(rows=128, columns=64, k=8, block_rows=8, block_columns=8, shares=1, ahead=1)
+//@     t128x64d(rows=128, columns=64, k=16, block_rows=8, block_columns=8, shares=2, ahead=1)
+//@     t64(rows=64, columns=64, k=16, block_rows=4, block_columns=4, shares=1, ahead=0)
+//@     t32x64(rows=32, columns=64, k=16, block_rows=4, block_columns=4, shares=1, ahead=0)
+//@     t32(rows=32, columns=32, k=32, block_rows=8, block_columns=4, shares=4, ahead=0)
 //@ tail *
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -7,27 +13,8 @@
 // A workgroup computes a tile of the output, an invocation a block of it in float32. While one slice of
 // K is multiplied, the next one is stored in the other half of the shared memory. Where SHARES > 1, as many
 // invocations take a block, each with a part of every slice, and add up at the end.
-#if defined(TILE_t128)
-const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, BLOCK_ROWS = 8u, BLOCK_COLUMNS = 8u, TILE_K = 8u;
-const uint SHARES = 1u;
-#elif defined(TILE_t128x64)
-const uint TILE_ROWS = 128u, TILE_COLUMNS = 64u, BLOCK_ROWS = 8u, BLOCK_COLUMNS = 8u, TILE_K = 8u;
-const uint SHARES = 1u;
-#define AHEAD
-#elif defined(TILE_t128x64d)
-const uint TILE_ROWS = 128u, TILE_COLUMNS = 64u, BLOCK_ROWS = 8u, BLOCK_COLUMNS = 8u, TILE_K = 16u;
-const uint SHARES = 2u;
-#define AHEAD
-#elif defined(TILE_t64)
-const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, BLOCK_ROWS = 4u, BLOCK_COLUMNS = 4u, TILE_K = 16u;
-const uint SHARES = 1u;
-#elif defined(TILE_t32x64)
-const uint TILE_ROWS = 32u, TILE_COLUMNS = 64u, BLOCK_ROWS = 4u, BLOCK_COLUMNS = 4u, TILE_K = 16u;
-const uint SHARES = 1u;
-#else
-const uint TILE_ROWS = 32u, TILE_COLUMNS = 32u, BLOCK_ROWS = 8u, BLOCK_COLUMNS = 4u, TILE_K = 32u;
-const uint SHARES = 4u;
-#endif
+const uint TILE_ROWS = TILE_rows, TILE_COLUMNS = TILE_columns, TILE_K = TILE_k;
+const uint BLOCK_ROWS = TILE_block_rows, BLOCK_COLUMNS = TILE_block_columns, SHARES = TILE_shares;
 const uint DOWN = TILE_ROWS / BLOCK_ROWS, ACROSS = TILE_COLUMNS / BLOCK_COLUMNS;  // blocks of a tile
 const uint BLOCKS = DOWN * ACROSS;
 const uint INVOCATIONS = BLOCKS * SHARES;
@@ -128,7 +115,7 @@ void main() {
     uint current = 0u;
     const uint OWN_K = TILE_K / SHARES;  // of a slice
     uint a_from = share * OWN_K * A_PITCH + my_row, b_from = B_AT + share * OWN_K * B_PITCH + my_column;
-#ifdef AHEAD  // large blocks of few invocations: shared memory is read before the product that waits for it
+#if TILE_ahead  // large blocks of few invocations: shared memory is read before the product that waits for it
     vec4 x[ROW_FOURS], z[COLUMN_FOURS], more_x[ROW_FOURS], more_z[COLUMN_FOURS];
     READ(x, z, 0u)
     for (uint slice = 1u; slice <= slices; ++slice) {

@@ -44,47 +44,60 @@ const uint PER_WORD = 32u / BITS;
 const uint MIDDLE = 1u << (BITS - 1u);
 const uint ALL_MIDDLES = BITS == 4u ? 0x88888888u : 0x80808080u;
 
-// A in shared memory has its own type, in pieces of 16 bytes. Pieces that invocations read together are
-// neighbours. Those of one vector are a little apart, so that those who store them use different banks.
+// A in shared memory has its own type, in pieces of 16 bytes. Halves become floats there if each conversion
+// takes many instructions. Pieces that invocations read together are neighbours. Those of one vector are a
+// little apart, so that those who store them use different banks.
 const bool HALVES = TYPE % 16u == 2u;
-const uint PIECE = HALVES ? 8u : 4u;  // elements
+const uint PIECE = HALVES ? (HAS_EXACT_UNITS ? 8u : 4u) : 4u;  // elements
 const uint PIECES = EACH / PIECE;  // of a vector of B
-const uint PITCH = HELD + (HALVES ? 2u : 1u);
-const uint COPIES = (TILE_ROWS * PIECES * HELD - 1u) / INVOCATIONS + 1u;
+const uint PITCH = HELD + PIECE / 4u;
+const uint READ = HALVES ? 8u : 4u;  // elements of a vector of A
+const uint READS = EACH / READ;
+const uint COPIES = (TILE_ROWS * READS * HELD - 1u) / INVOCATIONS + 1u;
 const uint A_SIZE = TILE_ROWS * PIECES * PITCH;
 // Then it holds the sums of each subgroup, which has four invocations or more.
 const uint SUM_SIZE = INVOCATIONS / 4u * TILE_ROWS;
 shared uvec4 s_memory[A_SIZE > SUM_SIZE ? A_SIZE : SUM_SIZE];
 
-// A piece of A from element k on, where elements from K on are 0.
-uvec4 piece_of_a(uint from, uint k) {
-    if (A_VECTORS) return k < K ? a_vectors[(from + k) / PIECE] : uvec4(0u);
+// A vector of A from element k on, where elements from K on are 0.
+uvec4 vector_of_a(uint from, uint k) {
+    if (A_VECTORS) return k < K ? a_vectors[(from + k) / READ] : uvec4(0u);
     uvec4 x = uvec4(0u);
-    [[unroll]] for (uint i = 0u; i < PIECE; ++i)
+    [[unroll]] for (uint i = 0u; i < READ; ++i)
         if (k + i < K) set_element(x, i, a_bits(from + (k + i) * a_k), TYPE);
     return x;
 }
 
+uvec4 floats_of(uvec2 halves) {
+    return floatBitsToUint(vec4(halves_to_floats(halves.x), halves_to_floats(halves.y)));
+}
+
 // Copies the vectors from ``first`` on. All are asked for before the first is stored.
 void hold_a(Tile t, uint first) {
-    uvec4 pieces[COPIES];
+    uvec4 found[COPIES];
     [[unroll]] for (uint i = 0u; i < COPIES; ++i) {
-        uint n = gl_LocalInvocationIndex + i * INVOCATIONS, m = n / (HELD * PIECES);
+        uint n = gl_LocalInvocationIndex + i * INVOCATIONS, m = n / (HELD * READS);
         uint from = a_offset + t.at[0] + min(t.row + m, rows - 1u) * a_row;
-        pieces[i] = piece_of_a(from, first * EACH + n % (HELD * PIECES) * PIECE);
+        found[i] = vector_of_a(from, first * EACH + n % (HELD * READS) * READ);
     }
     [[unroll]] for (uint i = 0u; i < COPIES; ++i) {
-        uint n = gl_LocalInvocationIndex + i * INVOCATIONS;
-        uint m = n / (HELD * PIECES), piece = n % (HELD * PIECES);
-        if (n < TILE_ROWS * PIECES * HELD)
-            s_memory[(m * PIECES + piece % PIECES) * PITCH + piece / PIECES] = pieces[i];
+        uint n = gl_LocalInvocationIndex + i * INVOCATIONS, m = n / (HELD * READS);
+        uint at = (m * PIECES + n % READS * (READ / PIECE)) * PITCH + n % (HELD * READS) / READS;
+        if (n < TILE_ROWS * READS * HELD) {
+            if (READ == PIECE) {
+                s_memory[at] = found[i];
+            } else {
+                s_memory[at] = floats_of(found[i].xy);
+                s_memory[at + PITCH] = floats_of(found[i].zw);
+            }
+        }
     }
 }
 
 // Four elements of row m of A: part i of word w of a vector.
 vec4 four_of_a(uint m, uint w, uint i, uint v) {
     uint four = w * (EACH / 16u) + i;
-    if (!HALVES) return uintBitsToFloat(s_memory[(m * PIECES + four) * PITCH + v]);
+    if (PIECE == 4u) return uintBitsToFloat(s_memory[(m * PIECES + four) * PITCH + v]);
     uvec4 piece = s_memory[(m * PIECES + four / 2u) * PITCH + v];
     uvec2 two = four % 2u == 0u ? piece.xy : piece.zw;
     return vec4(halves_to_floats(two.x), halves_to_floats(two.y));

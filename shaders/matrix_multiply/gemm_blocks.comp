@@ -1,18 +1,21 @@
 //@ op DML_OPERATOR_GEMM
-//@ variants TILE: t128 t64
+//@ variants TILE:
+//@     t128(rows=128, columns=128, unrolls=1)
+//@     t64(rows=64, columns=64, unrolls=1)
+//@     t32(rows=32, columns=32, unrolls=0)
 //@ tail *
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 // gemm.comp for drivers on which barriers and shared memory are slow: each invocation reads all that
-// its block of the output takes.
-#if defined(TILE_t128)
-const uint BLOCK = 16u;
+// its block of the output takes. The smallest tile has little code, for compilers that are slow.
+#if TILE_unrolls
+#define EACH_ROW [[unroll]]
 #else
-const uint BLOCK = 8u;
+#define EACH_ROW
+#define EACH_COLUMN
 #endif
-const uint SIDE = 8u;
-const uint TILE_ROWS = SIDE * BLOCK, TILE_COLUMNS = TILE_ROWS;
+const uint TILE_ROWS = TILE_rows, TILE_COLUMNS = TILE_columns, SIDE = 8u, BLOCK = TILE_ROWS / SIDE;
 const uint INVOCATIONS = SIDE * SIDE;
 layout(local_size_x = INVOCATIONS) in;
 #include "include/gemm.glsl"
@@ -22,7 +25,7 @@ layout(constant_id = 9) const bool ENDS_INSIDE = true;  // whether K is no multi
 // ``found``: what four of K, from ``k`` on, have in the rows or columns of a block.
 #define LOAD(x, found, across, vectors, from, line, lines, line_step, k_step) \
     float found[BLOCK][4]; \
-    [[unroll]] for (uint n = 0u; n < BLOCK; ++n) { \
+    EACH_ROW for (uint n = 0u; n < BLOCK; ++n) { \
         uint l = line + (across ? n / 4u * 4u : n), e = k + (across ? n % 4u : 0u); \
         vec4 four = vectors && !ENDS_INSIDE \
             ? VECTOR(x, from + min(l, lines - (across ? 4u : 1u)) * line_step + e * k_step) \
@@ -45,11 +48,11 @@ void main() {
     for (uint k = t.begin; k < end; k += 4u) {
         LOAD(a, x, A_MN_CONTIGUOUS, A_VECTORS, a_from, row, rows, a_row, a_k)
         LOAD(b, z, B_MN_CONTIGUOUS, B_VECTORS, b_from, column, columns, b_column, b_k)
-        [[unroll]] for (uint i = 0u; i < BLOCK; ++i)
+        EACH_ROW for (uint i = 0u; i < BLOCK; ++i)
             [[unroll]] for (uint j = 0u; j < BLOCK; ++j)
                 [[unroll]] for (uint e = 0u; e < 4u; ++e) sums[i][j] += x[i][e] * z[j][e];
     }
-    [[unroll]] for (uint i = 0u; i < BLOCK; ++i)
+    EACH_ROW for (uint i = 0u; i < BLOCK; ++i)
         [[unroll]] for (uint j = 0u; j < BLOCK; j += 4u)
             finish_four(t, row + i, column + j,
                         vec4(sums[i][j], sums[i][j + 1u], sums[i][j + 2u], sums[i][j + 3u]));

@@ -1,5 +1,25 @@
 //@ op DML_OPERATOR_GEMM
-//@ variants TILE: t128 t64x256p t64 t64d t32x64 t32 t16
+//@ variants TILE:
+//@     t128(rows=128, columns=128, k=32, down=2, across=2, along=1, alone=0, packed=0,
+//@         m=16, n=16, depth=16, lanes=32)
+//@     t64x256p(rows=64, columns=256, k=32, down=1, across=4, along=1, alone=0, packed=1,
+//@         m=16, n=16, depth=16, lanes=32)
+//@     t64(rows=64, columns=64, k=64, down=2, across=2, along=1, alone=0, packed=0,
+//@         m=16, n=16, depth=16, lanes=32)
+//@     t64d(rows=64, columns=64, k=128, down=2, across=2, along=2, alone=0, packed=0,
+//@         m=16, n=16, depth=16, lanes=32)
+//@     t32x64(rows=32, columns=64, k=128, down=1, across=1, along=8, alone=0, packed=0,
+//@         m=16, n=16, depth=16, lanes=32)
+//@     t32(rows=32, columns=32, k=128, down=1, across=1, along=4, alone=0, packed=0,
+//@         m=16, n=16, depth=16, lanes=32)
+//@     t16(rows=16, columns=32, k=256, down=1, across=1, along=8, alone=1, packed=0,
+//@         m=16, n=16, depth=16, lanes=32)
+//@     t64m8n16(rows=64, columns=64, k=32, down=8, across=2, along=1, alone=0, packed=0,
+//@         m=8, n=16, depth=16, lanes=16)
+//@     t32m8n8(rows=32, columns=32, k=32, down=4, across=2, along=1, alone=0, packed=0,
+//@         m=8, n=8, depth=16, lanes=8)
+//@     t16m8n8d8(rows=16, columns=16, k=16, down=2, across=1, along=1, alone=0, packed=0,
+//@         m=8, n=8, depth=8, lanes=8)
 //@ unchecked t64x256p
 //@ glslang >= 14
 //@ target vulkan1.1
@@ -12,44 +32,18 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_shader_16bit_storage : require
 #extension GL_EXT_control_flow_attributes : require
-// FLOAT16 matrices, accumulated in float32. A workgroup of subgroups of 32 computes a tile of the output
+// FLOAT16 matrices, accumulated in float32. Matrix units multiply M x DEPTH by DEPTH x N elements with
+// subgroups of LANES, all of which devices list. A workgroup of subgroups computes a tile of the output
 // in SUBGROUPS_DOWN x SUBGROUPS_ACROSS parts. SUBGROUPS_K subgroups split K of each part. ALONE: each of
 // them reads its own slice, and no subgroup waits for another. A and B are read in vectors of eight
 // elements, which are contiguous along K or along the other axis.
 // PACKED_B: gemm_pack.comp has put B into the order of matrix units. Each subgroup reads it straight from
 // memory. Shared memory holds two slices of A: the next one is stored while this one is multiplied.
-#if defined(TILE_t128)
-const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_K = 32u;
-const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_K = 1u;
-const bool ALONE = false;
-#elif defined(TILE_t64x256p)
-#define PACKED_B
-const uint TILE_ROWS = 64u, TILE_COLUMNS = 256u, TILE_K = 32u;
-const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 4u, SUBGROUPS_K = 1u;
-const bool ALONE = false;
-#elif defined(TILE_t64)
-const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, TILE_K = 64u;
-const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_K = 1u;
-const bool ALONE = false;
-#elif defined(TILE_t64d)
-const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, TILE_K = 128u;
-const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_K = 2u;
-const bool ALONE = false;
-#elif defined(TILE_t32x64)
-const uint TILE_ROWS = 32u, TILE_COLUMNS = 64u, TILE_K = 128u;
-const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_K = 8u;
-const bool ALONE = false;
-#elif defined(TILE_t32)
-const uint TILE_ROWS = 32u, TILE_COLUMNS = 32u, TILE_K = 128u;
-const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_K = 4u;
-const bool ALONE = false;
-#else
-const uint TILE_ROWS = 16u, TILE_COLUMNS = 32u, TILE_K = 256u;
-const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_K = 8u;
-const bool ALONE = true;
-#endif
+const uint TILE_ROWS = TILE_rows, TILE_COLUMNS = TILE_columns, TILE_K = TILE_k;
+const uint SUBGROUPS_DOWN = TILE_down, SUBGROUPS_ACROSS = TILE_across, SUBGROUPS_K = TILE_along;
+const bool ALONE = TILE_alone != 0;
 const uint SUBGROUPS = SUBGROUPS_DOWN * SUBGROUPS_ACROSS * SUBGROUPS_K;
-const uint INVOCATIONS = 32u * SUBGROUPS;
+const uint LANES = TILE_lanes, INVOCATIONS = LANES * SUBGROUPS;
 layout(local_size_x = INVOCATIONS) in;
 #define HALF_STORES
 #define FOURS_TO_ADD clamp(TILE_ROWS * TILE_COLUMNS / 4u / INVOCATIONS, 1u, 4u)
@@ -61,16 +55,16 @@ layout(constant_id = 6) const bool B_MN_CONTIGUOUS = false;
 // Whether K, or a part of it, ends inside a slice.
 layout(constant_id = 7) const bool ENDS_INSIDE = false;
 
-const uint FRAGMENT = 16u;
+const uint M = TILE_m, N = TILE_n, DEPTH = TILE_depth;
 const uint PART_ROWS = TILE_ROWS / SUBGROUPS_DOWN;
 const uint PART_COLUMNS = TILE_COLUMNS / SUBGROUPS_ACROSS;
-const int DOWN = int(PART_ROWS / FRAGMENT);
-const int ACROSS = int(PART_COLUMNS / FRAGMENT);
-#define Sums coopmat<float, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseAccumulator>
-#define RowFragment coopmat<float16_t, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseA>
-#define ColumnFragment coopmat<float16_t, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseB>
+const int DOWN = int(PART_ROWS / M);
+const int ACROSS = int(PART_COLUMNS / N);
+#define Sums coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
+#define RowFragment coopmat<float16_t, gl_ScopeSubgroup, M, DEPTH, gl_MatrixUseA>
+#define ColumnFragment coopmat<float16_t, gl_ScopeSubgroup, DEPTH, N, gl_MatrixUseB>
 
-// A slice of K, in the layout of A and B. After the last slice it holds the sums, 16 rows of each part at
+// A slice of K, in the layout of A and B. After the last slice it holds the sums, M rows of each part at
 // a time. A vector of padding after each line of the slice, and two after each row of sums, avoid bank
 // conflicts. A subgroup that is ALONE has its own slice.
 const uint SHARES = ALONE ? SUBGROUPS_K : 1u;
@@ -79,7 +73,7 @@ const uint READERS = INVOCATIONS / SHARES;
 const uint K_VECTORS = OWN_K / 8u;
 const uint A_SLICE = max(TILE_ROWS * (K_VECTORS + 1u), OWN_K * (TILE_ROWS / 8u + 1u));
 const uint B_SLICE = max(TILE_COLUMNS * (K_VECTORS + 1u), OWN_K * (TILE_COLUMNS / 8u + 1u));
-#ifdef PACKED_B
+#if TILE_packed
 const uint SLICE = 2u * A_SLICE;
 #else
 const uint SLICE = A_SLICE + B_SLICE;
@@ -88,7 +82,7 @@ const uint A_PITCH = A_MN_CONTIGUOUS ? TILE_ROWS / 8u + 1u : K_VECTORS + 1u;
 const uint B_PITCH = B_MN_CONTIGUOUS ? TILE_COLUMNS / 8u + 1u : K_VECTORS + 1u;
 const uint ROW_VECTORS = PART_COLUMNS / 4u;
 const uint STRIP_PITCH = ROW_VECTORS + 2u;
-const uint STRIP = FRAGMENT * STRIP_PITCH;
+const uint STRIP = M * STRIP_PITCH;
 shared uvec4 s_slice[max(SHARES * SLICE, SUBGROUPS * STRIP)];
 
 const int A_LOADS = int(TILE_ROWS * K_VECTORS / READERS);
@@ -185,19 +179,19 @@ void main() {
     [[unroll]] for (int i = 0; i < DOWN; ++i)
         [[unroll]] for (int j = 0; j < ACROSS; ++j) sums[i][j] = Sums(0.0);
     uint slices = (t.end - t.begin) / TILE_K, rest = t.end - t.begin - slices * TILE_K;
-#ifdef PACKED_B
+#if TILE_packed
     // B lies in strips of 64 columns and steps of 16 of K, filled up with zeros to whole strips and four
     // steps. A vector holds what an invocation has of a fragment. While one of two steps is multiplied,
     // the other is on its way; those past the end are not multiplied.
-    const uint STEP_VECTORS = 128u, OWN_STEPS = TILE_K / FRAGMENT;
+    const uint STEP_VECTORS = 128u, OWN_STEPS = TILE_K / DEPTH;
     uint all_steps = ((K - 1u) / 64u + 1u) * 4u;
     uint strip = min((t.column + part_column) / 64u, (columns - 1u) / 64u);
     uint b_from = (b_offset + t.at[1]) / 8u + strip * all_steps * STEP_VECTORS + gl_SubgroupInvocationID;
-    uint first_step = t.begin / FRAGMENT;
+    uint first_step = t.begin / DEPTH;
     uvec4 b_even[ACROSS], b_odd[ACROSS];
 #define LOAD_STEP(which, step) { \
         uint at = b_from + min(step, all_steps - 1u) * STEP_VECTORS; \
-        [[unroll]] for (int j = 0; j < ACROSS; ++j) which[j] = b_vectors[at + uint(j) * 32u]; \
+        [[unroll]] for (int j = 0; j < ACROSS; ++j) which[j] = b_vectors[at + uint(j) * LANES]; \
     }
 #define MULTIPLY_STEP(which, step, from, n) { \
         ColumnFragment z[ACROSS]; \
@@ -209,7 +203,7 @@ void main() {
                 z[j][2 * w + 1] = pair.y; \
             } \
         [[unroll]] for (int i = 0; i < DOWN; ++i) { \
-            LOAD_ROWS(x, from, part_row + uint(i) * FRAGMENT, n * FRAGMENT) \
+            LOAD_ROWS(x, from, part_row + uint(i) * M, n * DEPTH) \
             [[unroll]] for (int j = 0; j < ACROSS; ++j) \
                 sums[i][j] = coopMatMulAdd(x, z[j], sums[i][j]); \
         } \
@@ -253,12 +247,12 @@ void main() {
     STORE_SIDE(a, A, TILE_ROWS, a_slice) \
     STORE_SIDE(b, B, TILE_COLUMNS, b_slice)
 #define MULTIPLY \
-    [[unroll]] for (uint n = 0u; n < TILE_K / FRAGMENT / SUBGROUPS_K; ++n) { \
-        uint k = (ALONE ? n : n * SUBGROUPS_K + member_of_k) * FRAGMENT; \
+    [[unroll]] for (uint n = 0u; n < TILE_K / DEPTH / SUBGROUPS_K; ++n) { \
+        uint k = (ALONE ? n : n * SUBGROUPS_K + member_of_k) * DEPTH; \
         ColumnFragment z[ACROSS]; \
         RowFragment x; \
         [[unroll]] for (int j = 0; j < ACROSS; ++j) { \
-            uint line = part_column + uint(j) * FRAGMENT; \
+            uint line = part_column + uint(j) * N; \
             if (B_MN_CONTIGUOUS) \
                 coopMatLoad(z[j], s_slice, b_slice + k * B_PITCH + line / 8u, B_PITCH, \
                             gl_CooperativeMatrixLayoutRowMajor); \
@@ -267,7 +261,7 @@ void main() {
                             gl_CooperativeMatrixLayoutColumnMajor); \
         } \
         [[unroll]] for (int i = 0; i < DOWN; ++i) { \
-            LOAD_ROWS(x, a_slice, part_row + uint(i) * FRAGMENT, k) \
+            LOAD_ROWS(x, a_slice, part_row + uint(i) * M, k) \
             [[unroll]] for (int j = 0; j < ACROSS; ++j) \
                 sums[i][j] = coopMatMulAdd(x, z[j], sums[i][j]); \
         } \
@@ -297,9 +291,9 @@ void main() {
     barrier();
     // The subgroups of a part add up its strips in a fixed order. An invocation takes four columns of
     // a row at a time, and up to four such rows together.
-    uint member = member_of_k * 32u + gl_SubgroupInvocationID;
-    const uint STEP = SUBGROUPS_K * 32u / ROW_VECTORS;
-    const uint TIMES = max(FRAGMENT / STEP, 1u), TOGETHER = TIMES > 4u ? 1u : TIMES;
+    uint member = member_of_k * LANES + gl_SubgroupInvocationID;
+    const uint STEP = SUBGROUPS_K * LANES / ROW_VECTORS;
+    const uint TIMES = max(M / STEP, 1u), TOGETHER = TIMES > 4u ? 1u : TIMES;
     uint column = t.column + part_column + member % ROW_VECTORS * 4u;
     // Strips are not a loop: if a compiler does not unroll it, all sums go to memory.
 #define STORE_STRIP(number) \
@@ -307,10 +301,10 @@ void main() {
         share_strip(); \
         [[unroll]] for (int j = 0; j < ACROSS; ++j) \
             coopMatStore(sums[min(number, DOWN - 1)][j], s_slice, \
-                         gl_SubgroupID * STRIP + uint(j) * FRAGMENT / 4u, STRIP_PITCH, \
+                         gl_SubgroupID * STRIP + uint(j) * N / 4u, STRIP_PITCH, \
                          gl_CooperativeMatrixLayoutRowMajor); \
         share_strip(); \
-        [[dont_unroll]] for (uint first = member / ROW_VECTORS; first < FRAGMENT; \
+        [[dont_unroll]] for (uint first = member / ROW_VECTORS; first < M; \
                              first += STEP * TOGETHER) { \
             vec4 fours[TOGETHER]; \
             [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) { \
@@ -321,7 +315,7 @@ void main() {
                     fours[n] += uintBitsToFloat(s_slice[at + d * STRIP]); \
             } \
             [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) \
-                finish_four(t, t.row + part_row + uint(number) * FRAGMENT + first + n * STEP, \
+                finish_four(t, t.row + part_row + uint(number) * M + first + n * STEP, \
                             column, fours[n]); \
         } \
     }

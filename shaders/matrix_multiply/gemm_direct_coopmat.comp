@@ -1,5 +1,10 @@
 //@ op DML_OPERATOR_GEMM
-//@ variants TILE: t32n t32k t64k t64s t128x64s
+//@ variants TILE:
+//@     t32n(rows=32, columns=32, parts=1, down=2, across=2, along_k=0, shared=0)
+//@     t32k(rows=32, columns=32, parts=1, down=2, across=2, along_k=1, shared=0)
+//@     t64k(rows=64, columns=64, parts=1, down=4, across=4, along_k=1, shared=0)
+//@     t64s(rows=64, columns=64, parts=2, down=2, across=4, along_k=0, shared=1)
+//@     t128x64s(rows=128, columns=64, parts=4, down=2, across=4, along_k=0, shared=1)
 //@ glslang >= 14
 //@ target vulkan1.1
 //@ tail *
@@ -21,22 +26,7 @@
 //   s: it is read in vectors of columns, and goes through shared memory, for all parts of a tile.
 // But for s, the order of columns is free, too: an invocation takes 2 ACROSS neighbours.
 // A tile has PARTS_DOWN parts. The subgroups of a part divide K, and add up their sums at the end.
-#if defined(TILE_t32n)
-#define B_n
-const uint PARTS_DOWN = 1u, DOWN = 2u, ACROSS = 2u;
-#elif defined(TILE_t32k)
-#define B_k
-const uint PARTS_DOWN = 1u, DOWN = 2u, ACROSS = 2u;
-#elif defined(TILE_t64k)
-#define B_k
-const uint PARTS_DOWN = 1u, DOWN = 4u, ACROSS = 4u;
-#elif defined(TILE_t64s)
-#define B_s
-const uint PARTS_DOWN = 2u, DOWN = 2u, ACROSS = 4u;
-#else
-#define B_s
-const uint PARTS_DOWN = 4u, DOWN = 2u, ACROSS = 4u;
-#endif
+const uint PARTS_DOWN = TILE_parts, DOWN = TILE_down, ACROSS = TILE_across;
 layout(local_size_x = 256, local_size_x_id = 0) in;
 const uint INVOCATIONS = gl_WorkGroupSize.x, SUBGROUPS = INVOCATIONS / 32u;
 const uint SUBGROUPS_K = SUBGROUPS / PARTS_DOWN;
@@ -50,13 +40,13 @@ layout(constant_id = 7) const bool ENDS_INSIDE = false;  // whether K ends insid
 #define ColumnFragment coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
 #define RowFragment coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB>
 const uint STEP = 32u;
-#ifdef B_n
+#if !TILE_along_k && !TILE_shared
 #define BVector uvec2
 layout(binding = 1) readonly buffer BPairs { uvec2 b_pairs[]; };
 const uint B_READS = 8u;
 #else
 #define BVector uvec4
-#ifdef B_k
+#if TILE_along_k
 const uint B_READS = 2u * ACROSS;
 #else
 const uint B_READS = 8u / PARTS_DOWN;
@@ -66,7 +56,7 @@ const uint B_READS = 8u / PARTS_DOWN;
 // Shared memory holds two slices of B: a step of each subgroup along K. After the last one it holds the sums
 // of 16 rows of each subgroup. Padding avoids bank conflicts.
 const uint FOURS = ACROSS / 2u;
-#ifdef B_s
+#if TILE_shared
 const uint B_PITCH = TILE_COLUMNS / 8u + 1u, BLOCK = STEP * B_PITCH, SLICE = SUBGROUPS_K * BLOCK;
 const uint SUM_PITCH = TILE_COLUMNS / 4u + 1u, STRIP = 16u * SUM_PITCH;
 #else
@@ -100,13 +90,13 @@ void main() {
     uint a_from[2u * DOWN];
     [[unroll]] for (uint i = 0u; i < 2u * DOWN; ++i)
         a_from[i] = (a_offset + t.at[0] + min(part_row + i * 8u + row, rows - 1u) * a_row) / 8u + quad;
-#if defined(B_k)
+#if TILE_along_k
     uint b_from[2u * ACROSS];
     [[unroll]] for (uint i = 0u; i < 2u * ACROSS; ++i) {
         uint column = min(t.column + row * 2u * ACROSS + i, columns - 1u);
         b_from[i] = (b_offset + t.at[1] + column * b_column) / 8u + quad;
     }
-#elif defined(B_s)
+#elif TILE_shared
     // The parts share the rows of a block. A row's place is that of its fragment, and in it.
     const uint EACH = STEP / PARTS_DOWN;
     uint b_from = (b_offset + t.at[1] + min(t.column + lane % 8u * 8u, columns - 8u)) / 8u;
@@ -150,7 +140,7 @@ void main() {
                 sums[i][j] = coopMatMulAdd(z[j], x, sums[i][j]); \
         } \
     }
-#ifdef B_s
+#if TILE_shared
 #define READ_B(step) \
     { \
         uint k = t.begin + (step) * STEP + b_first; \
@@ -184,7 +174,7 @@ void main() {
     }
     barrier();
 #else
-#if defined(B_k)
+#if TILE_along_k
 #define READ_B(step) \
     { \
         uint v = t.begin / 8u + (step) * (STEP / 8u) + quad; \
@@ -219,7 +209,7 @@ void main() {
 #define FOUR(i, r, q) \
     vec4(sums[i][2u * (q)][r], sums[i][2u * (q)][4u + (r)], \
          sums[i][2u * (q) + 1u][r], sums[i][2u * (q) + 1u][4u + (r)])
-#ifdef B_s
+#if TILE_shared
 #define HOLD_SUMS(i) \
     [[unroll]] for (uint j = 0u; j < ACROSS; ++j) \
         [[unroll]] for (uint e = 0u; e < 8u; ++e) { \

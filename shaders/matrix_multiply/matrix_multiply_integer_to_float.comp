@@ -1,5 +1,7 @@
 //@ op DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT DML_OPERATOR_MATRIX_MULTIPLY_INTEGER DML_OPERATOR_QUANTIZED_LINEAR_MATRIX_MULTIPLY
-//@ variants T: b16 b32; TILE: square flat
+//@ variants T: b16 b32 ; TILE:
+//@     square(rows=64, columns=64, block_rows=4, block_columns=4)
+//@     flat(rows=4, columns=64, block_rows=1, block_columns=2)
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -7,12 +9,8 @@
 // A workgroup computes a tile of the output, an invocation BLOCK_ROWS x BLOCK_COLUMNS of it, with 64-bit
 // sums. Flat tiles are for few rows. Elements of any strides are copied to shared memory one by one, less
 // their zero points (0 beyond the edges).
-#ifdef TILE_flat
-const uint TILE_ROWS = 4u, BLOCK_ROWS = 1u, BLOCK_COLUMNS = 2u;
-#else
-const uint TILE_ROWS = 64u, BLOCK_ROWS = 4u, BLOCK_COLUMNS = 4u;
-#endif
-const uint TILE_COLUMNS = 64u;
+const uint TILE_ROWS = TILE_rows, BLOCK_ROWS = TILE_block_rows, BLOCK_COLUMNS = TILE_block_columns;
+const uint TILE_COLUMNS = TILE_columns;
 const uint TILE_K = 16u;
 const uint INVOCATIONS = TILE_ROWS / BLOCK_ROWS * TILE_COLUMNS / BLOCK_COLUMNS;
 layout(local_size_x = INVOCATIONS) in;

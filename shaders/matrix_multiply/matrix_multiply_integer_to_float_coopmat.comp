@@ -1,5 +1,18 @@
 //@ op DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT DML_OPERATOR_MATRIX_MULTIPLY_INTEGER DML_OPERATOR_QUANTIZED_LINEAR_MATRIX_MULTIPLY
-//@ variants TILE: t128 t128s t128w t128u t128d t96x128 t64x96 t48x96 t64 t64d t32 t32d t16
+//@ variants TILE:
+//@     t128(rows=128, columns=128, k=64, down=2, across=2, along=1, slices=1, aside=0, once=0, place=0, unsigned=0)
+//@     t128s(rows=128, columns=128, k=64, down=2, across=2, along=1, slices=2, aside=1, once=2, place=0, unsigned=0)
+//@     t128w(rows=128, columns=128, k=64, down=2, across=2, along=1, slices=2, aside=0, once=2, place=0, unsigned=0)
+//@     t128u(rows=128, columns=128, k=64, down=2, across=2, along=1, slices=2, aside=0, once=2, place=0, unsigned=1)
+//@     t128d(rows=128, columns=128, k=128, down=2, across=2, along=2, slices=1, aside=0, once=1, place=0, unsigned=0)
+//@     t96x128(rows=96, columns=128, k=128, down=2, across=2, along=2, slices=1, aside=0, once=2, place=1, unsigned=0)
+//@     t64x96(rows=64, columns=96, k=256, down=2, across=2, along=2, slices=1, aside=0, once=2, place=0, unsigned=0)
+//@     t48x96(rows=48, columns=96, k=256, down=1, across=2, along=4, slices=1, aside=0, once=1, place=0, unsigned=0)
+//@     t64(rows=64, columns=64, k=128, down=2, across=2, along=1, slices=1, aside=0, once=2, place=0, unsigned=0)
+//@     t64d(rows=64, columns=64, k=256, down=1, across=1, along=4, slices=1, aside=0, once=2, place=0, unsigned=0)
+//@     t32(rows=32, columns=32, k=128, down=1, across=1, along=4, slices=1, aside=0, once=2, place=0, unsigned=0)
+//@     t32d(rows=32, columns=32, k=256, down=1, across=1, along=4, slices=1, aside=0, once=0, place=0, unsigned=0)
+//@     t16(rows=16, columns=32, k=256, down=1, across=1, along=4, slices=1, aside=0, once=0, place=0, unsigned=0)
 //@ glslang >= 14
 //@ target vulkan1.1
 #version 450
@@ -15,66 +28,33 @@
 // parts. SUBGROUPS_K subgroups split K of each part.
 // Shared memory is small enough for two workgroups on a multiprocessor: one multiplies while the other
 // waits. Tiles with a larger K are for outputs with one workgroup per multiprocessor.
-#if defined(TILE_t128) || defined(TILE_t128s) || defined(TILE_t128w) || defined(TILE_t128u)
-const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_K = 64u;
-const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_K = 1u;
-#elif defined(TILE_t128d)
-const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_K = 128u;
-const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_K = 2u;
-#elif defined(TILE_t96x128)
-const uint TILE_ROWS = 96u, TILE_COLUMNS = 128u, TILE_K = 128u;
-const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_K = 2u;
-#elif defined(TILE_t64x96)
-const uint TILE_ROWS = 64u, TILE_COLUMNS = 96u, TILE_K = 256u;
-const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_K = 2u;
-#elif defined(TILE_t48x96)
-const uint TILE_ROWS = 48u, TILE_COLUMNS = 96u, TILE_K = 256u;
-const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_K = 4u;
-#elif defined(TILE_t64)
-const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, TILE_K = 128u;
-const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_K = 1u;
-#elif defined(TILE_t64d)
-const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, TILE_K = 256u;
-const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_K = 4u;
-#elif defined(TILE_t32)
-const uint TILE_ROWS = 32u, TILE_COLUMNS = 32u, TILE_K = 128u;
-const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_K = 4u;
-#elif defined(TILE_t32d)
-const uint TILE_ROWS = 32u, TILE_COLUMNS = 32u, TILE_K = 256u;
-const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_K = 4u;
-#else
-const uint TILE_ROWS = 16u, TILE_COLUMNS = 32u, TILE_K = 256u;
-const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_K = 4u;
-#endif
+const uint TILE_ROWS = TILE_rows, TILE_COLUMNS = TILE_columns, TILE_K = TILE_k;
+const uint SUBGROUPS_DOWN = TILE_down, SUBGROUPS_ACROSS = TILE_across, SUBGROUPS_K = TILE_along;
 // Slices that an invocation reads at once. With two, eight invocations read 128 bytes of a row of A or a
 // column of B, which suits caches best, but no registers are left to compute sums.
-#if defined(TILE_t128s) || defined(TILE_t128w) || defined(TILE_t128u)
+#if TILE_slices == 2
 #define NO_ADDING
-const uint SLICES_READ = 2u;
-#else
-const uint SLICES_READ = 1u;
 #endif
+const uint SLICES_READ = TILE_slices;
 // The first workgroups compute sums that are not given.
-#ifdef TILE_t128s
+#if TILE_aside
 #define SUMS_ASIDE
 #define TILE_INDEX (group_index() - summing_groups())
 uint summing_groups();
 #endif
-// Whether the rows of a strip are stored all at once, if possible. As measured: the code after the loop
-// affects the compiler's choice of registers.
-#if defined(TILE_t128d) || defined(TILE_t48x96)
+// Whether the rows of a strip are stored all at once, if possible (1: with corrections only). As measured:
+// the code after the loop affects the compiler's choice of registers.
+#if TILE_once == 1
 #define STORES_AT_ONCE HAS_CORRECTION
-#elif defined(TILE_t128) || defined(TILE_t32d) || defined(TILE_t16)
-#define STORES_AT_ONCE false
 #else
-#define STORES_AT_ONCE true
+#define STORES_AT_ONCE (TILE_once != 0)
 #endif
 // Whether the tile's place is kept in shared memory until the end.
-#ifdef TILE_t96x128
+#if TILE_place
 #define KEEPS_PLACE
 #endif
 // Matrix units multiply unsigned A and B without lowering.
-#if defined(TILE_t128u)
+#if TILE_unsigned
 #define ELEMENT uint8_t
 #define SUM uint
 #else

@@ -18,10 +18,9 @@ const uint DENSE = 2u;
 layout(constant_id = 1) const uint PATH = 0u;
 layout(constant_id = 2) const bool HAS_INPUT = false;
 layout(constant_id = 3) const bool INVERT = false;
-layout(constant_id = 4) const uint LANES = 256u;
 layout(constant_id = 5) const bool EVEN = false;  // all rows begin and end with a vector
 layout(constant_id = 6) const bool ONE_MATRIX = false;
-layout(constant_id = 7) const bool ONE_PART = false;  // a group of LANES makes a whole row
+layout(constant_id = 7) const bool ONE_PART = false;  // a group of lanes makes a whole row
 
 layout(push_constant) uniform Push {
     uint in_offset;
@@ -33,6 +32,7 @@ layout(push_constant) uniform Push {
     uint sizes[4];
     uint in_strides[4];
     uint out_strides[4];
+    uint lanes;  // a power of two
 };
 
 #define VALUE uvec2(value[0], value[1])
@@ -142,13 +142,13 @@ void make_dense() {
     }
 }
 
-// LANES invocations make a part of a row, EACH vectors each.
+// `lanes` invocations make a part of a row, EACH vectors each.
 void make_row_part() {
     uint per_row = (sizes[3] + PER_VECTOR - 1u) / PER_VECTOR;
-    uint parts = ONE_PART ? 1u : (per_row + EACH * LANES - 1u) / (EACH * LANES);
+    uint parts = ONE_PART ? 1u : (per_row + EACH * lanes - 1u) / (EACH * lanes);
     uint group = group_index() / parts;
-    uint part = (group_index() - group * parts) * EACH * LANES + gl_LocalInvocationID.x % LANES;
-    uint at_row = group * (gl_WorkGroupSize.x / LANES) + gl_LocalInvocationID.x / LANES;
+    uint part = (group_index() - group * parts) * EACH * lanes + (gl_LocalInvocationID.x & (lanes - 1u));
+    uint at_row = (group * gl_WorkGroupSize.x + gl_LocalInvocationID.x) / lanes;
     uint matrix = ONE_MATRIX ? uint(at_row >= sizes[2]) : at_row / sizes[2];
     uint row = at_row - matrix * sizes[2];
     uint batch = ONE_MATRIX ? matrix : matrix / sizes[1];
@@ -160,7 +160,7 @@ void make_row_part() {
         ivec2 ranges[EACH];
         uint seen = per_row;
         [[unroll]] for (uint e = 0u; e < EACH; ++e) {
-            uint v = part + e * LANES;
+            uint v = part + e * lanes;
             ranges[e] = fill_range(v * PER_VECTOR + sizes[2] - row);
             if (v < per_row && !is_hidden(ranges[e])) seen = v;
         }
@@ -171,21 +171,21 @@ void make_row_part() {
             // all be in flight at once.
             if (seen < per_row) {
                 [[unroll]] for (uint e = 0u; e < EACH; ++e) {
-                    uint v = part + e * LANES;
+                    uint v = part + e * lanes;
                     if (v >= per_row || is_hidden(ranges[e])) v = seen;
                     vectors[e] = x_vectors[from / PER_VECTOR + v];
                 }
             }
         }
         [[unroll]] for (uint e = 0u; e < EACH; ++e) {
-            uint v = part + e * LANES;
+            uint v = part + e * lanes;
             if (v < per_row) y_vectors[to / PER_VECTOR + v] = with_value(vectors[e], ranges[e]);
         }
         return;
     }
     // A row that does not begin with a vector lies in one more.
     for (uint e = 0u; e < EACH; ++e) {
-        for (uint v = part + e * LANES; v <= per_row; v += parts * EACH * LANES) {
+        for (uint v = part + e * lanes; v <= per_row; v += parts * EACH * lanes) {
             uint vector = to / PER_VECTOR + v;
             uint first = max(vector * PER_VECTOR, to);
             uint last = min((vector + 1u) * PER_VECTOR, to + sizes[3]);

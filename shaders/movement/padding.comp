@@ -7,10 +7,10 @@
 // outside of the input. DENSE: the output is contiguous. ROWS: its rows are. In both, an invocation
 // writes one vector of the output. ELEMENTS: it writes one element. CHUNKS: the output is contiguous, and
 // a workgroup writes a chunk of it: first the vectors that are copied whole, then those that touch a
-// border, so that these do not delay the others of a subgroup. RUNS: an invocation writes RUN vectors of a
+// border, so that these do not delay the others of a subgroup. RUNS: an invocation writes `run` vectors of a
 // contiguous row, which repeats a contiguous row of the input. BY_LINES: the output is contiguous.
 // TOGETHER rows (or planes, if PLANES), which are whole words, are a line. An invocation writes the same word
-// (or element of 8 bytes) of PARTS lines. A workgroup writes AT_ONCE lines side by side, or one of the SLICES
+// (or element of 8 bytes) of PARTS lines. A workgroup writes at_once lines side by side, or one of the slices
 // of a line.
 #define PARAMS_BINDING 2
 layout(constant_id = 1) const uint PATH = 0u;
@@ -18,17 +18,13 @@ layout(constant_id = 2) const uint MODE = 0u;
 layout(constant_id = 3) const bool CONTIGUOUS = false;  // rows of the input
 layout(constant_id = 4) const uint RANK = 0u;  // dimensions that count rows
 layout(constant_id = 5) const uint PARTS = 1u;  // that each invocation writes of a chunk (vectors), or BY_LINES
-layout(constant_id = 6) const uint BORDER = 1u;  // vectors that a border may touch
 layout(constant_id = 7) const bool NARROW = false;  // rows are shorter than a vector
-layout(constant_id = 8) const uint RUN = 1u;
 layout(constant_id = 9) const bool JOINS = false;  // a vector is a part of one row or two, repeated whole
 layout(constant_id = 10) const bool REPEATS = false;  // MODE WRAP without a start, for a driver on the CPU
 layout(constant_id = 11) const bool EVEN = false;  // a dense output consists of whole vectors
 layout(constant_id = 12) const uint TOGETHER = 1u;
-layout(constant_id = 13) const uint AT_ONCE = 1u;
-layout(constant_id = 14) const uint LINES = 1u;  // rows (planes) of a workgroup's lines
+layout(constant_id = 14) const uint LINES = 1u;  // at least the rows (planes) of a workgroup's lines
 layout(constant_id = 15) const bool PLANES = false;
-layout(constant_id = 16) const uint SLICES = 1u;
 
 const uint ELEMENTS = 0u;
 const uint ROWS = 1u;
@@ -44,8 +40,12 @@ layout(push_constant) uniform Push {
     uint rows;
     uint value[2];
     uint per_row[3];  // invocations; then multiplier and shift to divide by them
-    uint borders;  // of a chunk, times BORDER
+    uint border;  // vectors that a border of a chunk may touch, ...
+    uint borders;  // ... times those of a chunk
     uint line_words[3];  // of a line; then multiplier and shift
+    uint at_once;
+    uint slices;
+    uint run;
 };
 #include "include/grid.glsl"
 #include "include/vectors.glsl"
@@ -183,10 +183,10 @@ void make_chunk() {
     uint first = at <= before || RANK == 0u ? 0u
         : walk_quotient(at - before, param(MULTIPLIER), param(SHIFT));
     for (uint i = gl_LocalInvocationID.x; i < borders; i += gl_WorkGroupSize.x) {
-        uint row = first + i / BORDER;
+        uint row = first + i / border;
         if (row > rows) break;
         uint meets = y_offset + row * width;
-        uint number = (row == 0u ? meets : meets - end) / PER_VECTOR + i % BORDER;
+        uint number = (row == 0u ? meets : meets - end) / PER_VECTOR + i % border;
         uint last = row == rows ? meets : meets + start;
         if (number - chunk < per_chunk && number * PER_VECTOR < last) make_vector(number);
     }
@@ -197,11 +197,11 @@ shared uint line_from[LINES];  // where the input's rows (planes) begin; NOWHERE
 
 // What is the same for a word of all lines is found out once: where its elements come from.
 void make_lines() {
-    const uint lines = AT_ONCE * PARTS;  // of the workgroup
-    uint width = param(SIZE), height = PLANES ? param(WORDS + SIZE) : 1u, slice = group_index() % SLICES;
-    uint first = group_index() / SLICES * lines, planes = rows / height, total = planes / TOGETHER;
+    uint lines = at_once * PARTS;  // of the workgroup
+    uint width = param(SIZE), height = PLANES ? param(WORDS + SIZE) : 1u, slice = group_index() % slices;
+    uint first = group_index() / slices * lines, planes = rows / height, total = planes / TOGETHER;
     if (first >= total) return;
-    for (uint i = gl_LocalInvocationID.x; i < LINES; i += gl_WorkGroupSize.x) {
+    for (uint i = gl_LocalInvocationID.x; i < lines * TOGETHER; i += gl_WorkGroupSize.x) {
         Row row = place_of(min(first * TOGETHER + i, planes - 1u), PLANES ? 1u : 0u);
         line_from[i] = MODE == CONSTANT && row.outside ? NOWHERE : row.from;
     }
@@ -209,7 +209,7 @@ void make_lines() {
     uint lane = slice * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
     uint line = line_words[0] == 1u ? lane : walk_quotient(lane, line_words[1], line_words[2]);
     uint word = lane - line * line_words[0];
-    if (line >= AT_ONCE) return;
+    if (line >= at_once) return;
     uint at[PER_WORD];
     uint from[PER_WORD];
     bool outside[PER_WORD];
@@ -232,7 +232,7 @@ void make_lines() {
     [[unroll]] for (uint p = 0u; p < PARTS; ++p) {
         made[p] = uvec2(0u);
         [[unroll]] for (uint e = 0u; e < PER_WORD; ++e) {
-            uint begin = line_from[from[e] + p * AT_ONCE * TOGETHER];
+            uint begin = line_from[from[e] + p * at_once * TOGETHER];
             bool nowhere = MODE == CONSTANT && (outside[e] || begin == NOWHERE);
             uint element = nowhere ? x_offset : begin + at[e];
             if (BYTES < 4u) {
@@ -246,7 +246,7 @@ void make_lines() {
         }
     }
     [[unroll]] for (uint p = 0u; p < PARTS; ++p) {
-        uint number = first + line + p * AT_ONCE;
+        uint number = first + line + p * at_once;
         if (number >= total) return;
         uint to = y_offset / PER_WORD + number * line_words[0] + word;
         if (BYTES == 8u) {
@@ -260,8 +260,8 @@ void make_lines() {
 
 void make_run(uint number, uint part) {
     Row row = row_at(number);
-    uint begin = (row.to / PER_VECTOR + part * RUN) * PER_VECTOR;
-    uint to = max(begin, row.to), last = min(begin + RUN * PER_VECTOR, row.to + param(SIZE));
+    uint begin = (row.to / PER_VECTOR + part * run) * PER_VECTOR;
+    uint to = max(begin, row.to), last = min(begin + run * PER_VECTOR, row.to + param(SIZE));
     uint start = row.to + param(START), size = param(SOURCE);
     while (to < last) {
         uint at = MODE == WRAP ? source(0u, to - row.to) : to - start;

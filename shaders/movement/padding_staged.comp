@@ -5,22 +5,21 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 // Padding of rows, or planes, that lie one after another in the input and in the output. In each of its
-// TURNS, a workgroup keeps what ROWS rows of the output read in shared memory, so that each word of the
+// TURNS, a workgroup keeps what turn_rows rows of the output read in shared memory, so that each word of the
 // input is read once. What the next turn needs is read before the output of a turn is written. TOGETHER
 // rows, which are whole words, are a line. An invocation writes the same word of PARTS lines, so that it
-// finds out once in which columns the elements lie. AT_ONCE lines are written side by side.
+// finds out once in which columns the elements lie. at_once lines are written side by side.
 layout(constant_id = 1) const uint MODE = 0u;
 layout(constant_id = 2) const bool PLANES = false;  // rows are padded, too
 layout(constant_id = 3) const bool WIDE = false;  // the input is read by vectors
 layout(constant_id = 4) const bool WHOLE = false;  // rows of the input are whole words
 layout(constant_id = 5) const uint TOGETHER = 1u;
-layout(constant_id = 6) const uint AT_ONCE = 1u;
 layout(constant_id = 7) const uint PARTS = 1u;
-layout(constant_id = 8) const uint ROWS = 1u;
+layout(constant_id = 8) const uint ENTRIES = 1u;  // at least the rows of at_once * PARTS lines
 layout(constant_id = 9) const uint READS = 1u;  // of an invocation in a turn, of vectors or words
-layout(constant_id = 10) const uint STAGED = 4u;  // words
+layout(constant_id = 10) const uint STAGED = 4u;  // at least the words that a turn reads
 layout(constant_id = 11) const uint TURNS = 1u;
-layout(constant_id = 12) const bool EXACT = false;  // each turn writes AT_ONCE * PARTS lines
+layout(constant_id = 12) const bool EXACT = false;  // each turn writes at_once * PARTS lines
 
 layout(push_constant) uniform Push {
     uint x_offset;
@@ -30,6 +29,8 @@ layout(push_constant) uniform Push {
     uint total;  // elements of the input
     uint lines;  // of the output
     uint line_words[3];  // then multiplier and shift
+    uint turn_rows;
+    uint at_once;
     uint dimensions[20];  // of columns, then of rows
 };
 #include "include/grid.glsl"
@@ -41,8 +42,6 @@ uint param(uint i) { return dimensions[i]; }
 
 const uint NOWHERE = 0xFFFFFFFFu;
 const uint BITS = 8u * BYTES;
-const uint LINES = ROWS / TOGETHER;
-const uint ENTRIES = AT_ONCE * PARTS * TOGETHER;
 
 shared uint staged[STAGED];
 // Where the sources of rows begin in shared memory, in words if WHOLE, else in elements. NOWHERE where all
@@ -78,8 +77,9 @@ void stage() {
 
 void find_begins(uint skew) {
     uint row_size = WHOLE ? param(SOURCE) / PER_WORD : param(SOURCE);
-    for (uint i = gl_LocalInvocationID.x; i < ENTRIES; i += gl_WorkGroupSize.x) {
-        uint row = min(i, ROWS - 1u);
+    uint entries = at_once * PARTS * TOGETHER;
+    for (uint i = gl_LocalInvocationID.x; i < entries; i += gl_WorkGroupSize.x) {
+        uint row = min(i, turn_rows - 1u);
         if (PLANES) {
             uint plane = walk_quotient(row, param(WORDS + MULTIPLIER), param(WORDS + SHIFT));
             uint at = source(WORDS, row - plane * param(WORDS + SIZE)), height = param(WORDS + SOURCE);
@@ -90,8 +90,8 @@ void find_begins(uint skew) {
 }
 
 void main() {
-    uint first = group_index() * TURNS;
-    if (first * LINES >= lines) return;
+    uint first = group_index() * TURNS, turn_lines = turn_rows / TOGETHER;
+    if (first * turn_lines >= lines) return;
     fetch(first);
     find_begins(WHOLE ? 0u : (x_offset + first * read) % PER_WORD);
 
@@ -111,15 +111,15 @@ void main() {
 
     [[unroll]] for (uint t = 0u; t < TURNS; ++t) {
         uint turn = first + t;
-        if (turn * LINES >= lines) break;
+        if (turn * turn_lines >= lines) break;
         if (t > 0u) barrier();
         stage();
         barrier();
-        if (t + 1u < TURNS && (turn + 1u) * LINES < lines) fetch(turn + 1u);
-        uint have = min(lines - turn * LINES, LINES);
-        uint to = y_offset / PER_WORD + (turn * LINES + line) * line_words[0] + word;
-        if (line < AT_ONCE) [[unroll]] for (uint p = 0u; p < PARTS; ++p) {
-            uint number = line + p * AT_ONCE, row = number * TOGETHER;
+        if (t + 1u < TURNS && (turn + 1u) * turn_lines < lines) fetch(turn + 1u);
+        uint have = min(lines - turn * turn_lines, turn_lines);
+        uint to = y_offset / PER_WORD + (turn * turn_lines + line) * line_words[0] + word;
+        if (line < at_once) [[unroll]] for (uint p = 0u; p < PARTS; ++p) {
+            uint number = line + p * at_once, row = number * TOGETHER;
             // A word is of one row or two.
             uint begin = begins[row + row_of[0]], next = begin;
             if (TOGETHER > 1u) next = begins[row + row_of[PER_WORD - 1u]];
@@ -135,7 +135,7 @@ void main() {
                 made |= bits << e * BITS;
             }
             if (!EXACT && number >= have) continue;
-            y_words[to + p * AT_ONCE * line_words[0]] = made;
+            y_words[to + p * at_once * line_words[0]] = made;
         }
     }
 }

@@ -71,10 +71,10 @@ void main() {
     } else {
         int beyond = ALONG_WIDTH ? int(EACH - 1u) * STEP_W : 0;
         int first = first_tap(start.z + beyond, 2);
-        int last = last_tap(start.z, in_sizes[2], WINDOW_W, 2);
-        int d_last = last_tap(start.x, in_sizes[0], WINDOW_D, 0);
+        int last = last_tap(start.z, in_sizes[2], windows[2], 2);
+        int d_last = last_tap(start.x, in_sizes[0], windows[0], 0);
         int h_first = first_tap(start.y, 1);
-        int h_last = last_tap(start.y, in_sizes[1], WINDOW_H, 1);
+        int h_last = last_tap(start.y, in_sizes[1], windows[1], 1);
         for (int kd = first_tap(start.x, 0); kd < d_last; ++kd)
             for (int kh = h_first; kh < h_last; ++kh) {
                 uvec2 dh = uvec2(start.xy + ivec2(kd, kh) * ivec2(tap_step(0), tap_step(1)));
@@ -84,15 +84,15 @@ void main() {
             }
     }
 
-    uint n = divisor(start.x, WINDOW_D, 0) * divisor(start.y, WINDOW_H, 1);
-    uint taken = taps(start.x, WINDOW_D, 0) * taps(start.y, WINDOW_H, 1);
+    uint n = divisor(start.x, windows[0], 0) * divisor(start.y, windows[1], 1);
+    uint taken = taps(start.x, windows[0], 0) * taps(start.y, windows[1], 1);
     uvec2 made[EACH];
     [[unroll]] for (uint e = 0u; e < EACH; ++e) {
         int w = start.z + (ALONG_WIDTH ? int(e) * STEP_W : 0);
-        uint count = n * divisor(w, WINDOW_W, 2);
+        uint count = n * divisor(w, windows[2], 2);
 #if defined(OP_quantized)
         uint channel = at[2] + (ALONG_WIDTH ? 0u : e);
-        made[e] = quantized_result(totals[e], taken * taps(w, WINDOW_W, 2), count, channel,
+        made[e] = quantized_result(totals[e], taken * taps(w, windows[2], 2), count, channel,
                                    param(0u) * WALK_WORDS + 1u);
 #else
         made[e] = result(totals[e], count, 0u);

@@ -21,8 +21,8 @@ void main() {
     ivec3 start = ivec3(at[3], at[4], at[5]) * ivec3(steps[0], steps[1], STEP_W)
         - ivec3(paddings[0], paddings[1], paddings[2]);
     ivec3 first = ivec3(first_tap(start.x, 0), first_tap(start.y, 1), first_tap(start.z, 2));
-    uvec3 sizes = uvec3(taps(start.x, WINDOW_D, 0), taps(start.y, WINDOW_H, 1),
-                        taps(start.z, WINDOW_W, 2));
+    uvec3 sizes = uvec3(taps(start.x, windows[0], 0), taps(start.y, windows[1], 1),
+                        taps(start.z, windows[2], 2));
     ivec3 step = ivec3(tap_step(0), tap_step(1), tap_step(2));
     uvec3 begin = uvec3(start + first * step);
     uint n = sizes.x * sizes.y * sizes.z;
@@ -70,8 +70,8 @@ void main() {
     }
     if (lane != 0u || !there) return;
     total = s_totals[me];
-    uint count = divisor(start.x, WINDOW_D, 0) * divisor(start.y, WINDOW_H, 1)
-        * divisor(start.z, WINDOW_W, 2);
+    uint count = divisor(start.x, windows[0], 0) * divisor(start.y, windows[1], 1)
+        * divisor(start.z, windows[2], 2);
 #if defined(OP_quantized)
     uvec2 bits = quantized_result(total, n, count, at[2], param(0u) * WALK_WORDS + 1u);
 #else

@@ -54,7 +54,7 @@ void main() {
     uint plane = x_offset + min(n, in_sizes[0] - 1u) * x_strides[0] + at[2] * x_strides[1];
     bool any_there = h.x < h.y && w.x < w.y;
     float most = any_there ? infinity(0x80000000u) : 0.0;
-    const uint EACH = 8u;  // lavapipe ends loops after 65,535 passes
+    const uint EACH = 8u;  // operators/roi.py counts the passes
     for (uint i = h.x; i < h.y; ++i) {
         for (uint j = w.x; j < w.y; j += EACH) {
             [[unroll]] for (uint e = 0u; e < EACH; ++e) {

@@ -10,8 +10,7 @@
 // The range of a tensor, then its scale and zero point (include/range.glsl).
 layout(constant_id = 1) const uint IN_TYPE = 36u;
 layout(constant_id = 2) const uint OUT_TYPE = 1u;
-layout(constant_id = 3) const uint GROUPS = 1u;
-layout(constant_id = 4) const bool PACKED = false;  // the elements are contiguous
+layout(constant_id = 3) const bool PACKED = false;  // the elements are contiguous
 
 layout(binding = 0) readonly buffer Input { uint in_words[]; };
 layout(binding = 0) readonly buffer InputVectors { uvec4 in_vectors[]; };
@@ -28,6 +27,7 @@ layout(push_constant) uniform Push {
     uint zeroed_offset;
     uint scale_offset;
     uint zero_offset;
+    uint groups;
 };
 
 const uint INVOCATIONS = 256u;  // as the workgroup size
@@ -74,18 +74,18 @@ int rank_of_bits(uint x) {
 
 // Four vectors load at a time. The last vector may be read again, which does not change the range.
 void take_packed() {
-    const uint STEP = GROUPS * INVOCATIONS;
+    uint step = groups * INVOCATIONS;
     uint i = invocation_index();
     uint head = min((0u - in_offset) % PER_VECTOR, count);
     uint vectors = (count - head) / PER_VECTOR;
     uint tail = count - head - vectors * PER_VECTOR;
     uint first = (in_offset + head) / PER_VECTOR;
     uint last = first + vectors - 1u;
-    for (uint v = first + i; v < first + vectors; v += 4u * STEP) {
+    for (uint v = first + i; v < first + vectors; v += 4u * step) {
         uvec4 w = in_vectors[v];
-        uvec4 x = in_vectors[min(v + STEP, last)];
-        uvec4 y = in_vectors[min(v + 2u * STEP, last)];
-        uvec4 z = in_vectors[min(v + 3u * STEP, last)];
+        uvec4 x = in_vectors[min(v + step, last)];
+        uvec4 y = in_vectors[min(v + 2u * step, last)];
+        uvec4 z = in_vectors[min(v + 3u * step, last)];
         take_vector(w);
         take_vector(x);
         take_vector(y);
@@ -96,7 +96,7 @@ void take_packed() {
 }
 
 void take_strided() {
-    for (uint e = invocation_index(); e < count; e += GROUPS * INVOCATIONS) {
+    for (uint e = invocation_index(); e < count; e += groups * INVOCATIONS) {
         uint rest = e;
         uint at = in_offset;
         for (uint d = rank - 1u; d > 0u; --d) {
@@ -131,6 +131,6 @@ void main() {
             s_high[i] = max(s_high[i], s_high[i + step]);
         }
     }
-    if (i != 0u || group_index() >= GROUPS) return;
-    add_range(GROUPS, s_low[0], s_high[0], OUT_TYPE);
+    if (i != 0u || group_index() >= groups) return;
+    add_range(groups, s_low[0], s_high[0], OUT_TYPE);
 }

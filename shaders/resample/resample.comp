@@ -10,7 +10,7 @@ layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint AXES = 2u;  // up to 4
 layout(constant_id = 3) const uint EACH = 1u;
 layout(constant_id = 4) const bool ALONG_AXIS = true;  // neighbours lie along the last axis
-layout(constant_id = 5) const uint ROUNDING = 0u;  // 0: halves up, 1: up, 2: down
+layout(constant_id = 5) const bool TABLES = false;  // the params hold the nearest elements
 layout(constant_id = 6) const uint SPAN = 0u;  // elements that EACH may need along the last axis
 layout(constant_id = 7) const bool VECTORS = false;  // EACH elements of input are a vector
 layout(constant_id = 34) const bool IEEE_UNITS = false;
@@ -19,10 +19,20 @@ layout(push_constant) uniform Push {
     uint count;
     uint in_sizes[4];
     uint x_strides[4];
-    float scales[4];
-    float in_offsets[4];
-    float out_offsets[4];
+#if defined(MODE_nearest)
+    // The nearest element of output o: the quotient of steps * o + firsts, minus what lies above the shift's
+    // 5 bits. With TABLES, steps are where the tables begin.
+    uint steps[4];
+    uint firsts[4];
+    uint multipliers[4];
+    uint shifts[4];
+#else
+    // Output o lies at (steps * o + firsts) / divisors.
+    float steps[4];
+    float firsts[4];
+    float divisors[4];
     uint sample_bits[4];  // of an antialiased axis: 2^bits samples
+#endif
     uint x_offset;
     uint y_offset;
     uint params_offset;
@@ -41,26 +51,24 @@ WALK(walk, 6)
 
 const uint BYTES = BYTES_OF(TYPE);
 
-// The input's coordinate for a coordinate of the output, clamped to one element outside.
-float place_of(float o, uint axis) {
-    precise float place = o - out_offsets[axis];
-    place = divide(place, scales[axis]);
-    place = place - in_offsets[axis];
-    return clamp(place, -1.0, float(in_sizes[axis]));
-}
-
 uint clamped(int i, uint axis) { return uint(clamp(i, 0, int(in_sizes[axis]) - 1)); }
 
 #if defined(MODE_nearest)
 uint nearest(uint o, uint axis) {
-    float place = place_of(float(o), axis);
-    float whole = ROUNDING == 0u ? floored(place + 0.5)
-                : ROUNDING == 1u ? ceiled(place) : floored(place);
-    return clamped(int(whole), axis) * x_strides[axis];
+    if (TABLES) return param(steps[axis] + o) * x_strides[axis];
+    uint whole = walk_quotient(steps[axis] * o + firsts[axis], multipliers[axis], shifts[axis] & 31u);
+    return clamped(int(whole) - int(shifts[axis] >> 5u), axis) * x_strides[axis];
 }
 #define VALUE uvec2
 #else
 #define VALUE float
+// The input's coordinate for a coordinate of the output, clamped to one element outside.
+float place_of(float o, uint axis) {
+    precise float place = o * steps[axis];
+    place = place + firsts[axis];
+    return clamp(divide(place, divisors[axis]), -1.0, float(in_sizes[axis]));
+}
+
 struct Taps {
     int first;
     float second;  // the weight of the second

@@ -53,7 +53,8 @@ def case(
     definition = operator.removeprefix("ELEMENT_WISE_").lower()
     name = {"add1": "add", "if": "if_"}.get(definition, definition)
     kinds = [f.snake for f in entry.fields if f.enum == "DML_TENSOR_DATA_TYPE"]
-    chooses = "data_type" in inspect.signature(getattr(dml, name)).parameters
+    parameters = inspect.signature(getattr(dml, name)).parameters
+    chooses = "data_type" in parameters
 
     def compute(x: Arrays, given: Mapping[str, Any], types: Types) -> np.ndarray:
         arguments = {k: v for k, v in given.items() if k not in kinds}
@@ -66,7 +67,9 @@ def case(
         arguments = {k: v for k, v in given.items() if k not in kinds}
         if chooses:
             arguments["data_type"] = types[output.snake]
-        return getattr(dml, name)(*(x[i] for i in inputs), **arguments, out=out)
+        # By name, since NumPy's function of some names gives other types.
+        named = zip(parameters, (x[i] for i in inputs))
+        return getattr(dml, name)(**dict(named), **arguments, out=out)
 
     given = {**attributes, **{k: lambda types: types[output.snake] for k in kinds}}
 

@@ -222,6 +222,68 @@ def nonzero(name: str, x: Sizes, columns: int, rank: int, layouts: Any = (PACKED
 
 
 _SOME = [*FEW, STEPPED, REPEATED]
+_F = dml.ReduceFunction
+_UFUNCS: dict[dml.ReduceFunction, np.ufunc] = {
+    _F.SUM: np.add, _F.MULTIPLY: np.multiply, _F.MIN: np.minimum, _F.MAX: np.maximum}
+_REDUCED = [t for t in _ALL if t is not dml.DataType.FLOAT64]
+
+
+def _few_numbers(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) -> np.ndarray:
+    """Numbers whose sums and products are exact."""
+    picked = rng.choice([-2, -1, 1, 2, 3], sizes)
+    return (picked if data_type.is_float or data_type.is_signed else abs(picked)).astype(
+        data_type.dtype)
+
+
+def _reduced_along(x: Arrays, given: Mapping[str, Any], types: Types) -> np.ndarray:
+    y, axis, reduce = x["input_tensor"].copy(), given["axis"], _UFUNCS[given["function"]]
+    at, inside = resolve(x["indices_tensor"], y.shape[axis])
+    for c in itertools.product(*map(range, at.shape)):
+        if inside[c]:
+            to = (*c[:axis], at[c], *c[axis + 1:])
+            y[to] = reduce(y[to], x["updates_tensor"][c])
+    return y
+
+
+def _reduced_tuples(x: Arrays, given: Mapping[str, Any], types: Types) -> np.ndarray:
+    y, reduce = x["input_tensor"].copy(), _UFUNCS[given["function"]]
+    inner, outer, found = _tuples(y, x["indices_tensor"], given)
+    updates = x["updates_tensor"].reshape((*outer, *inner.shape[len(found[0][1]):]))
+    for c, at, inside in found:
+        if inside:
+            inner[at] = reduce(inner[at], updates[c])
+    return inner.reshape(y.shape)
+
+
+def _reducing(operator: str, name: str, sizes: Mapping[str, Sizes], reference: Any, layouts: Any,
+              **attributes: Any) -> Case:
+    pairs = _pairs(_REDUCED, tuple(sizes))
+    if layouts != [PACKED]:
+        pairs = [t for t in pairs if t["input_tensor"].name in ("UINT8", "FLOAT32")][:2]
+    return Case(operator, name, sizes, reference, attributes=attributes, layouts=layouts,
+                values={"indices_tensor": hostile, "input_tensor": _few_numbers,
+                        "updates_tensor": _few_numbers}, types=pairs)
+
+
+def scatter_reduce(name: str, x: Sizes, indices: Sizes, axis: int, function: dml.ReduceFunction,
+                   layouts: Any = (PACKED,)) -> Case:
+    return _reducing("SCATTER_REDUCE", name,
+                     {"input_tensor": x, "indices_tensor": indices, "updates_tensor": indices,
+                      "output_tensor": x}, _reduced_along, list(layouts), axis=axis,
+                     function=function)
+
+
+def scatter_nd_reduce(name: str, x: Sizes, indices: Sizes, updates: Sizes,
+                      function: dml.ReduceFunction, layouts: Any = (PACKED,),
+                      real: tuple[int, int] | None = None) -> Case:
+    counts = real or (len(x), len(indices))
+    return _reducing("SCATTER_ND_REDUCE", name,
+                     {"input_tensor": x, "indices_tensor": indices, "updates_tensor": updates,
+                      "output_tensor": x}, _reduced_tuples, list(layouts),
+                     input_dimension_count=counts[0], indices_dimension_count=counts[1],
+                     function=function)
+
+
 _DEEP = (2, 1, 3, 2, 1, 2, 3, 2)
 
 CASES = [
@@ -255,6 +317,19 @@ CASES = [
     scatter_nd("points", (4, 5), (9, 2), (1, 9), layouts=_SOME),
     scatter_nd("slices", (3, 4, 16), (1, 5, 1), (5, 4, 16), layouts=FEW, real=(3, 2)),
     scatter_nd("deep", _DEEP, (1, 1, 1, 1, 1, 1, 3, 3), (1, 1, 3, 2, 1, 2, 3, 2), real=(8, 2)),
+    *(scatter_reduce(f"vector-{f.name.lower()}", (7,), (19,), 0, f) for f in _UFUNCS),
+    scatter_reduce("first", (5, 7), (9, 7), 0, _F.SUM, _SOME),
+    scatter_reduce("columns", (5, 66), (9, 66), 0, _F.SUM, (PACKED, SHIFTED)),
+    scatter_reduce("last", (3, 16), (3, 24), 1, _F.MAX, (PACKED, SHIFTED)),
+    scatter_reduce("fewer", (4, 3, 5), (3, 2, 8), 2, _F.MULTIPLY, FEW),
+    scatter_reduce("past-a-block", (5, 7), (900, 7), 0, _F.SUM, (PACKED, SHIFTED)),
+    scatter_reduce("deep", _DEEP, _DEEP, 2, _F.SUM),
+    scatter_nd_reduce("vector", (7,), (1,), (1,), _F.SUM, real=(1, 1)),
+    scatter_nd_reduce("points", (4, 5), (99, 2), (1, 99), _F.MIN, layouts=_SOME),
+    scatter_nd_reduce("slices", (3, 4, 16), (1, 5, 1), (5, 4, 16), _F.SUM, layouts=FEW,
+                      real=(3, 2)),
+    scatter_nd_reduce("deep", _DEEP, (1, 1, 1, 1, 1, 1, 3, 3), (1, 1, 3, 2, 1, 2, 3, 2),
+                      _F.MULTIPLY, real=(8, 2)),
     one_hot("vector", (1,), (2,), 0),
     one_hot("last", (5, 3, 1), (1, 1, 2), 2, FEW),
     one_hot("first", (1, 5, 3), (2, 1, 1), 0, _SOME),
@@ -300,6 +375,11 @@ ERRORS = [
            input_dimension_count=2, indices_dimension_count=2, batch_dimension_count=2),
     _error("SCATTER_ND", "updates", ["UpdatesTensor.Sizes", "[1, 3]", "[3, 4]"],
            indices_tensor=dml.TensorDesc("int32", [3, 2]), updates_tensor=_X,
+           input_dimension_count=2, indices_dimension_count=2),
+    _error("SCATTER_REDUCE", "function", ["Function", "SUM, MULTIPLY, MIN, MAX", "AVERAGE"], axis=1,
+           updates_tensor=_X, function=_F.AVERAGE),
+    _error("SCATTER_ND_REDUCE", "updates", ["UpdatesTensor.Sizes", "[1, 3]", "[3, 4]"],
+           indices_tensor=dml.TensorDesc("int32", [3, 2]), updates_tensor=_X, function=_F.SUM,
            input_dimension_count=2, indices_dimension_count=2),
     ErrorCase("ONE_HOT", "values",
               {"indices_tensor": dml.TensorDesc("int32", [3, 1]),

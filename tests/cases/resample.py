@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -22,9 +24,22 @@ def _numbers(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) ->
 
 
 def _places(o: np.ndarray, scale: float, in_offset: float, out_offset: float) -> np.ndarray:
-    """Coordinates in the input. Each step is rounded to float32."""
-    f = np.float32
-    return ((o.astype(f) - f(out_offset)) / f(scale) - f(in_offset)).astype(f)
+    """Coordinates in the input."""
+    return (o - out_offset) / scale - in_offset
+
+
+def _nearest(made: int, scale: float, in_offset: float, out_offset: float,
+             direction: int | None) -> list[int]:
+    """The elements nearest to the outputs, by exact fractions. The cases' scales and offsets are
+    fractions with small denominators, or FLOAT32 numbers."""
+    def exact(value: float) -> Fraction:
+        near = Fraction(value).limit_denominator(100)
+        return near if abs(near - Fraction(value)) < 1e-12 else Fraction(float(np.float32(value)))
+
+    places = [(o - exact(out_offset)) / exact(scale) - exact(in_offset) for o in range(made)]
+    if direction is None:
+        return [math.floor(p + Fraction(1, 2)) for p in places]
+    return [math.ceil(p) if direction == 0 else math.floor(p) for p in places]
 
 
 def resampled(x: Arrays, a: Mapping[str, Any], types: Types) -> np.ndarray:
@@ -46,10 +61,8 @@ def resampled(x: Arrays, a: Mapping[str, Any], types: Types) -> np.ndarray:
         o = np.arange(sizes[axis])
         last = given.shape[axis] - 1
         if a["interpolation_mode"] == _NEAREST:
-            place = _places(o, scales[axis], in_offsets[axis], out_offsets[axis])
-            direction = a.get("rounding_direction")
-            whole = (np.floor(place + np.float32(0.5)) if direction is None
-                     else np.ceil(place) if direction == 0 else np.floor(place))
+            whole = _nearest(sizes[axis], scales[axis], in_offsets[axis], out_offsets[axis],
+                             a.get("rounding_direction"))
             index = np.clip(whole, 0, last).astype(int)
             result = np.take(result, index, axis)
             continue
@@ -128,6 +141,14 @@ CASES = [
           output_pixel_offsets=(-0.25,)),
     _case("RESAMPLE2", "up", (2, 9), (2, 4), _NEAREST, scales=(1, 0.5), rounding_direction=0,
           input_pixel_offsets=(0, 0.25), output_pixel_offsets=(0, 0)),
+    # Coordinates that lie half-way, or at an element.
+    _case("RESAMPLE", "half-way", (20, 3), (6, 3), _NEAREST, scales=(0.3, 1)),
+    _case("RESAMPLE2", "corners", (8, 3), (3, 5), _NEAREST, scales=(2 / 7, 2), rounding_direction=1,
+          input_pixel_offsets=(0, 0), output_pixel_offsets=(0, 0)),
+    # Shaders read these elements from tables: the numbers of the fractions are too large.
+    _case("RESAMPLE2", "tables", (9, 8), (13, 14), _NEAREST, scales=(1.4142135, 1.75),
+          rounding_direction=1, input_pixel_offsets=(0.1234567, 0.5),
+          output_pixel_offsets=(-0.5, -0.5)),
     _case("RESAMPLE2", "largest-scale", (3, 4), (1, 4), _LINEAR, types=_F32, rounding_direction=1,
           scales=(3.4028234663852886e38, 1), input_pixel_offsets=(0, 0),
           output_pixel_offsets=(0, 0)),
@@ -136,7 +157,7 @@ CASES = [
           output_pixel_offsets=(-0.5,) * 3, rounding_direction=1),
 ]
 for _i, _given_case in enumerate(CASES):
-    if _given_case.name == "largest-scale":
+    if _given_case.name in ("largest-scale", "corners", "tables"):
         # The output's sizes differ from those that the scales give.
         CASES[_i] = Case(**{**_given_case.__dict__, "levels": ("descriptor",)})
 

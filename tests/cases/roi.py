@@ -95,6 +95,7 @@ def _samples(
     height, width = a["_size"]
     in_offset, out_offset = a.get("input_pixel_offset", 0.5), a.get("output_pixel_offset", -0.5)
     corners = a.get("align_regions_to_corners", 0)
+
     def places(low: float, high: float, outputs: int, scale: float) -> np.ndarray:
         low, high = low * scale, high * scale
         n = int(np.clip(np.ceil((high - low) / outputs), a["minimum_samples_per_output"],

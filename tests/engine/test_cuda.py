@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -20,9 +18,6 @@ if libcuda.library() is None or not torch.cuda.is_available():
 import kompute_dml.cuda as kc  # noqa: E402
 
 F32 = np.float32
-GIB = 1 << 30
-SECONDS = 50e-6
-"""The most that the host may take to hand 1 GiB over."""
 
 
 @pytest.fixture
@@ -121,22 +116,11 @@ def test_a_capsule_keeps_the_memory(gpu: dml.Device) -> None:
     assert bool((array == 5).all()) and len(others) == 4
 
 
-def test_a_gibibyte_is_handed_over_in_50_us(gpu: dml.Device) -> None:
-    """To CUDA and back, by the host's clock, after the first time. A host that is busy with other
-    things delays some calls, so the slowest of the fastest quarter counts."""
-    x = gpu.empty([GIB // 4])
-    stream, to_cuda, back = torch.cuda.current_stream(), [], []
-    for _ in range(200):
-        torch.cuda.synchronize()
-        gpu.synchronize()
-        begin = time.perf_counter()
-        array = torch.from_dlpack(kc.view(x))
-        middle = time.perf_counter()
-        kc.release(x, stream)
-        end = time.perf_counter()
-        to_cuda.append(middle - begin)
-        back.append(end - middle)
-        assert array.numel() * 4 == GIB
-        del array
-    for seconds in (to_cuda, back):
-        assert statistics.quantiles(seconds)[0] < SECONDS
+def test_a_gibibyte_is_handed_over_without_a_copy(gpu: dml.Device) -> None:
+    """How long that takes is a row of the benchmarks (bench/handover.py)."""
+    x = gpu.empty([1 << 28])
+    pointer, free = kc.view(x).pointer, torch.cuda.mem_get_info()[0]
+    array = torch.from_dlpack(kc.view(x))
+    assert (array.data_ptr(), array.numel()) == (pointer, 1 << 28)
+    assert torch.cuda.mem_get_info()[0] > free - (1 << 28), "no room for a copy was taken"
+    kc.release(x, torch.cuda.current_stream())

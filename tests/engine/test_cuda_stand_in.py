@@ -43,7 +43,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[cuda_stand_in.StandIn]:
 @pytest.fixture
 def nvidia(device: dml.Device) -> adapters.Adapter:
     """The adapter, as if it were the stand-in's GPU."""
-    if not device._runtime.engine.reports_errors:
+    if not device.runtime.engine.reports_errors:
         pytest.skip("stock kp shows no handles")
     if not device.adapter.is_cpu or "VK_KHR_external_memory_fd" not in device.adapter.extensions:
         pytest.skip("needs a CPU driver that exports memory")
@@ -312,7 +312,7 @@ def test_blocks_are_imported_once_and_kept(cuda: Any, gpu: dml.Device) -> None:
     del others, y, lent, capsule
     gc.collect()
     gpu.synchronize()
-    gpu._runtime.heap.trim()
+    gpu.runtime.heap.trim()
     assert cuda.alive["memory"] == cuda.alive["mapping"] == 0
 
 

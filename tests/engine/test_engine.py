@@ -41,13 +41,13 @@ def replace_sequences(
 
     def command_list(self: Engine, timestamps: int = 0) -> CommandList:
         commands = real(self, timestamps)
-        if self is device._runtime.engine:
+        if self is device.runtime.engine:
             commands._sequence = _Sequence(commands._sequence, **methods)
         return commands
 
     monkeypatch.setattr(Engine, "command_list", command_list)
     device.synchronize()
-    device._runtime.recorder._spare.clear()
+    device.runtime.recorder._spare.clear()
 
 
 def every_call(device: dml.Device, x: dml.Tensor, buffer: dml.Buffer,
@@ -135,7 +135,7 @@ def test_a_failed_wait_ends_the_device(
     victim: Victim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device, x, calls = victim
-    if not device._runtime.engine.submits_async:
+    if not device.runtime.engine.submits_async:
         pytest.skip("this kp waits inside the submit")
     text = "vkWaitForFences: VK_ERROR_DEVICE_LOST"
     replace_sequences(monkeypatch, device, eval_await=raising(text))
@@ -165,7 +165,7 @@ def test_a_submit_that_does_nothing_is_noticed(
 ) -> None:
     """Stock kp after the loss of a device: every call returns without an error."""
     device, x, calls = victim
-    if device._runtime.engine.reports_errors:
+    if device.runtime.engine.reports_errors:
         pytest.skip("this kp reports errors, so nothing is written to prove a submit")
     replace_sequences(monkeypatch, device, eval=lambda: None)
     y = dml.activation_identity(x)
@@ -177,7 +177,7 @@ def test_a_submit_that_does_nothing_is_noticed(
 def test_a_replay_that_does_nothing_is_noticed(victim: Victim) -> None:
     """Its ticket has the number of the first submit, which must not count as a new one."""
     device, x, calls = victim
-    if device._runtime.engine.reports_errors:
+    if device.runtime.engine.reports_errors:
         pytest.skip("this kp reports errors, so nothing is written to prove a submit")
     with device.record() as recording:
         y = dml.activation_identity(x)
@@ -220,7 +220,7 @@ def test_a_failed_allocation_leaves_the_device_as_it_was(
     victim: Victim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device, x, _ = victim
-    engine = device._runtime.engine
+    engine = device.runtime.engine
     manager = engine.manager
     text = "vkAllocateMemory: VK_ERROR_OUT_OF_DEVICE_MEMORY"
     engine.manager = _Sequence(manager, tensor_t=raising(text))
@@ -235,11 +235,11 @@ def test_a_failed_allocation_leaves_the_device_as_it_was(
 
 def test_a_failed_pipeline_leaves_the_device_as_it_was(victim: Victim) -> None:
     device, x, _ = victim
-    engine = device._runtime.engine
+    engine = device.runtime.engine
     manager = engine.manager
     text = "vkCreateComputePipelines: VK_ERROR_OUT_OF_HOST_MEMORY"
     engine.manager = _Sequence(manager, algorithm=raising(text))
-    device._runtime.pipelines._cache.clear()
+    device.runtime.pipelines._cache.clear()
     with pytest.raises(dml.OutOfMemoryError, match="making the pipeline activation_identity"):
         dml.activation_identity(x)
     engine.manager = manager
@@ -256,7 +256,7 @@ def test_a_closed_device_says_so(victim: Victim) -> None:
 def test_a_device_that_cannot_be_opened(
     device: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kp = device._runtime.engine.kp
+    kp = device.runtime.engine.kp
 
     class Broken:
         def __getattr__(self, name: str) -> Any:
@@ -297,7 +297,7 @@ def test_vulkan_results_become_kinds_of_error(text: str, kind: type[Exception]) 
 
 @shared_blocks
 def test_a_pipeline_is_made_once_per_key(own: dml.Device) -> None:
-    cache = own._runtime.pipelines
+    cache = own.runtime.pipelines
     x = own.tensor(np.arange(64, dtype=np.float32))
     dml.activation_identity(x).numpy()
     made = cache.made
@@ -314,7 +314,7 @@ def test_pipelines_are_bounded_and_the_one_used_longest_ago_goes(
     own: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipelines, "MAX_PIPELINES", 3)
-    cache = own._runtime.pipelines
+    cache = own.runtime.pipelines
     x = own.tensor(np.arange(64, dtype=np.float32))
     uses: list[Callable[[], dml.Tensor]] = [
         lambda: dml.activation_identity(x),
@@ -341,7 +341,7 @@ def test_pipelines_are_bounded_and_the_one_used_longest_ago_goes(
 
 @shared_blocks
 def test_pipelines_are_forgotten_with_their_block(own: dml.Device) -> None:
-    cache = own._runtime.pipelines
+    cache = own.runtime.pipelines
     x = own.tensor(np.arange(64, dtype=np.float32))
     dml.activation_identity(x).numpy()
     count = len(cache)
@@ -352,8 +352,8 @@ def test_pipelines_are_forgotten_with_their_block(own: dml.Device) -> None:
     block = big.allocation.block
     del big
     own.synchronize()
-    own._runtime.heap.trim()
-    assert block not in own._runtime.heap.blocks
+    own.runtime.heap.trim()
+    assert block not in own.runtime.heap.blocks
     assert not [key for key in cache._cache if block in key[2]]
     assert len(cache) == count
 
@@ -364,21 +364,21 @@ def test_a_grid_launches_at_least_what_is_asked(own: dml.Device) -> None:
         x, y, z = group_grid(groups)
         assert groups <= x * y * z < groups + y
         assert x <= limits[0] and y <= limits[1] and z <= limits[2]
-        if not own._runtime.engine.resizes_groups:
-            key = own._runtime.engine.grid_key(groups)
+        if not own.runtime.engine.resizes_groups:
+            key = own.runtime.engine.grid_key(groups)
             x, y, z = group_grid(key)
             assert groups <= x * y * z <= 4 * groups
 
 
 def test_features_that_kp_did_not_enable_are_not_claimed(own: dml.Device) -> None:
-    assert own.features <= own._runtime.engine.features
-    if not own._runtime.engine.reports_errors:
+    assert own.features <= own.runtime.engine.features
+    if not own.runtime.engine.reports_errors:
         assert own.features == frozenset()
 
 
 def test_device_times_need_valid_timestamps(own: dml.Device) -> None:
     x = own.tensor(np.arange(64, dtype=np.float32))
-    if not own._runtime.engine.timestamps_valid:
+    if not own.runtime.engine.timestamps_valid:
         with pytest.raises(dml.UnsupportedError, match="no valid timestamps"):
             own.time(lambda: dml.activation_identity(x))
         return
@@ -401,7 +401,7 @@ def test_dispatches_are_timed_as_a_whole(
 ) -> None:
     x = own.tensor(np.ones(1 << 18, np.float32))
     y = dml.activation_identity(x)
-    if not own._runtime.engine.timestamps_valid:
+    if not own.runtime.engine.timestamps_valid:
         with pytest.raises(dml.UnsupportedError, match="no valid timestamps"):
             own.elapsed(lambda: None)
         return
@@ -412,9 +412,9 @@ def test_dispatches_are_timed_as_a_whole(
 
     assert own.elapsed(lambda: None) == 0
     one = min(own.elapsed(copies(1)) for _ in range(5))
-    before = own._runtime.recorder.submits
+    before = own.runtime.recorder.submits
     many = min(own.elapsed(copies(300)) for _ in range(3))
-    assert own._runtime.recorder.submits - before == 3 * -(-300 // limit)
+    assert own.runtime.recorder.submits - before == 3 * -(-300 // limit)
     assert many > 30 * one > 0
     assert len(own.time(copies(3))) == 3  # then each has its own again
 
@@ -422,7 +422,7 @@ def test_dispatches_are_timed_as_a_whole(
 def test_a_barrier_names_its_own_buffers(
     own: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = own._runtime.engine
+    engine = own.runtime.engine
     if not engine.records_barriers:
         pytest.skip("this kp records no barriers")
     monkeypatch.setattr(engine.kp, "OpMemoryBarrier", lambda *arguments: arguments)

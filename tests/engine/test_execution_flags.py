@@ -53,7 +53,7 @@ def with_units(own: dml.Device, monkeypatch: pytest.MonkeyPatch) -> dml.Device:
         own.adapter, cores=132, subgroup_size=32, max_shared_memory=48 << 10,
         cooperative_matrices=(
             CooperativeMatrix(16, 16, 16, "f16", "f16", "f32", "f32", "subgroup"),)))
-    monkeypatch.setattr(own, "_target", replace(
+    monkeypatch.setattr(own, "target", replace(
         target, traits=replace(target.traits, is_cpu=False, slow_barriers=False)))
     return own
 

@@ -33,8 +33,8 @@ def test_a_product_of_scales(
         return dml.matrix_multiply_integer_to_float(a, scales[0], b, scales[1], a_zero_point=zero)
 
     found = []
-    for name in ("", "factors"):
-        monkeypatch.setenv("KOMPUTE_DML_UNFUSED", name)
+    for name in ("", "scale_splitting"):
+        monkeypatch.setenv("KOMPUTE_DML_DISABLE_PASSES", name)
         with dml.Graph(device) as g:
             run = g.compile(build(g.input(a.shape, a.dtype), g.input(scale.shape)))
         found.append((run.operators, run(a, scale)))

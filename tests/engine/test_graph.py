@@ -336,6 +336,9 @@ _INNER, _OUTER = "intermediate_edges", "output_edges"
     (lambda d: 5, "compile_graph: expected desc to be a GraphDesc, but got 5"),
     (lambda d: replace(d, input_count="a"), "InputCount to be an integer, but got 'a'"),
     (lambda d: replace(d, output_count=0), "OutputCount to be at least 1, but got 0"),
+    (lambda d: replace(d, input_count=2**70), "InputCount to be at most 1048576, but got 118059"),
+    (lambda d: replace(d, nodes=None), "expected Nodes to be a list, but got None"),
+    (lambda d: replace(d, output_edges=5), "expected OutputEdges to be a list, but got 5"),
     (lambda d: _node(d, 1, None), r"Nodes\[1\] to be an OperatorGraphNodeDesc or"),
     (lambda d: _node(d, 1, Node(None)), r"Nodes\[1\].Operator to be an Operator, but got None"),
     (lambda d: _node(d, 3, Constant("text")), r"Nodes\[3\].Data to be bytes, but got 'text'"),
@@ -506,8 +509,8 @@ def test_a_graph_fuses_what_its_nodes_do_one_after_the_other(
         [Link(0, 0, 1, 0), Link(1, 0, 2, 0)])
     given = [rng.normal(0, 1, (8, 8)).astype(np.float32) for _ in range(3)]
     results = []
-    for left, count in (("", 1), ("activations,tails", 2), ("all", 3)):
-        monkeypatch.setenv("KOMPUTE_DML_UNFUSED", left)
+    for left, count in (("", 1), ("activation_fusion,epilogue", 2), ("all", 3)):
+        monkeypatch.setenv("KOMPUTE_DML_DISABLE_PASSES", left)
         graph = Graph(device, desc)
         assert len(graph.compiled.variants) == count
         results += graph.run(*given, dtype=np.float32)
@@ -526,7 +529,7 @@ def _counts(
     """Operators that run with and without some passes, and the first outputs."""
     counts, results = [], []
     for left in (always, f"{always},{passes}"):
-        monkeypatch.setenv("KOMPUTE_DML_UNFUSED", left)
+        monkeypatch.setenv("KOMPUTE_DML_DISABLE_PASSES", left)
         graph = Graph(device, desc, owned)
         counts.append(len(graph.compiled.variants))
         results.append(graph.run(*given, dtype=np.float32)[0])
@@ -545,7 +548,8 @@ def test_what_constants_make_is_made_at_the_initialization(
         [In(0, 0, 0), In(1, 2, 0)], [Out(2, 0, 0)],
         [Link(3, 0, 0, 1), Link(0, 0, 1, 0), Link(1, 0, 2, 1)])
     counts, (got, plain) = _counts(
-        device, monkeypatch, desc, "folding", {0: data[0]}, None, data[2], always="chains")
+        device, monkeypatch, desc, "constant_folding", {0: data[0]}, None, data[2],
+        always="elementwise_fusion")
     assert counts == [1, 3]
     np.testing.assert_array_equal(got, plain)
     np.testing.assert_allclose(got, data[2] - np.exp(data[0] * data[1]), rtol=1e-5, atol=1e-5)
@@ -574,7 +578,7 @@ def test_a_batch_normalization_goes_into_the_filter(
         [Link(0, 0, 1, 0), *(Link(2 + i, 0, 1, 1 + i) for i in range(4))])
     given, filters = (rng.normal(0, 1, t.sizes).astype(np.float32) for t in (x, w))
     counts, (got, plain) = _counts(
-        device, monkeypatch, desc, "batch_normalizations", {1: filters}, given, None)
+        device, monkeypatch, desc, "batch_norm_folding", {1: filters}, given, None)
     assert counts == [1, 2]
     size = np.abs(plain).max()
     np.testing.assert_allclose(got, plain, rtol=0, atol=2.0**-18 * size)
@@ -600,8 +604,8 @@ def test_products_of_one_matrix_are_joined(
          *([Link(0, 0, 5, 0), Link(0, 0, 5, 1), Link(5, 0, 4, 0)] if squares
            else [Link(0, 0, 4, 0)])])
     given = rng.normal(0, 1, a.sizes).astype(np.float32)
-    counts, (got, plain) = _counts(device, monkeypatch, desc, "siblings", {}, given,
-                                   always="chains,tails")
+    counts, (got, plain) = _counts(device, monkeypatch, desc, "horizontal_fusion", {}, given,
+                                   always="elementwise_fusion,epilogue")
     assert counts == ([3, 4] if squares else [2, 3])
     np.testing.assert_array_equal(got, plain)
     left, right = (given[0, 0].astype(np.float64) @ v for v in values)

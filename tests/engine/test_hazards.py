@@ -79,7 +79,7 @@ Ordered = Callable[[Callable[[], object]], int]
 @pytest.fixture
 def orderings(device: dml.Device, monkeypatch: pytest.MonkeyPatch) -> Ordered:
     """Counts what orders dispatches: barriers, or submits if kp records no barriers."""
-    recorder = device._runtime.recorder
+    recorder = device.runtime.recorder
     barriers = 0
     real = CommandList.barrier
 
@@ -95,7 +95,7 @@ def orderings(device: dml.Device, monkeypatch: pytest.MonkeyPatch) -> Ordered:
         work()
         made = barriers
         device.synchronize()
-        if device._runtime.engine.records_barriers:
+        if device.runtime.engine.records_barriers:
             assert recorder.submits == submits + 1
             return made
         return recorder.submits - submits - 1

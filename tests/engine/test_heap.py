@@ -235,7 +235,7 @@ def test_memory_in_use_by_pending_work_comes_back_before_out_of_memory(
 
 
 def test_a_tensor_larger_than_any_buffer_is_refused(device: dml.Device) -> None:
-    limit = device._runtime.heap.max_block
+    limit = device.runtime.heap.max_block
     if limit + 4 > 4 * (2**32 - 1):
         pytest.skip("no limit that a description can pass")
     with pytest.raises(dml.OutOfMemoryError, match=f"{limit + 4} bytes .* {limit} at most"):
@@ -320,10 +320,10 @@ def test_large_results_one_after_the_other_take_the_same_memory(device: dml.Devi
     x = own.empty([5 << 20])  # 20 MiB: a block of its own
     for _ in range(2):
         dml.abs(x).numpy()
-    blocks = list(own._runtime.heap.blocks)
+    blocks = list(own.runtime.heap.blocks)
     for _ in range(3):
         dml.abs(x).numpy()
-    assert own._runtime.heap.blocks == blocks
+    assert own.runtime.heap.blocks == blocks
     own.close()
 
 

@@ -67,7 +67,7 @@ class Scene:
 
     def __init__(self, adapter: Any) -> None:
         self.device = dml.Device(adapter)
-        self.device._runtime.heap._keep = 0  # empty blocks go at once
+        self.device.runtime.heap._keep = 0  # empty blocks go at once
         self.one = self.device.tensor(np.ones(64, np.float32))
         self.count = self.device.tensor(np.zeros(64, np.float32))
         with self.device.record() as self.recording:
@@ -82,9 +82,9 @@ class Scene:
 
     def held(self) -> tuple[int, ...]:
         """The memory and batches that the device holds."""
-        device, recorder = self.device, self.device._runtime.recorder
+        device, recorder = self.device, self.device.runtime.recorder
         return (device.memory_used, device.memory_reserved, recorder.waiting_to_free,
-                device._runtime.engine.reserved, len(device._runtime.heap.live))
+                device.runtime.engine.reserved, len(device.runtime.heap.live))
 
     def step(self) -> None:
         dml.add(self.count, self.one, out=self.count)
@@ -123,12 +123,12 @@ class Scene:
         large.free()
         for _ in range(3):
             self.step()
-            device._runtime.recorder.flush()
+            device.runtime.recorder.flush()
         device.synchronize()
 
     def check(self) -> None:
         """Check that the device computes, that each step ran, and that nothing is held."""
-        lock, free = self.device._runtime.lock, []
+        lock, free = self.device.runtime.lock, []
 
         def take() -> None:
             free.append(lock.acquire(blocking=False))

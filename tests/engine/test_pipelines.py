@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -56,7 +57,7 @@ def test_what_was_saved_is_loaded(file: PipelineFile, adapter: Adapter) -> None:
 
 
 def test_the_adapter_tells_the_header_of_its_driver(device: dml.Device) -> None:
-    engine = device._runtime.engine
+    engine = device.runtime.engine
     if not engine.shares_pipelines:
         pytest.skip("this kp has no pipelines to share")
     assert engine.manager.pipeline_data().startswith(device.adapter.pipeline_header)
@@ -126,6 +127,87 @@ def test_without_a_folder_nothing_is_kept(
     file.save(DATA)
     assert (file.load(), file.others()) == (b"", b"")
     assert (file.path is None) == (place == "switched off")
+
+
+@pytest.fixture
+def default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in the user's cache, which is not there yet."""
+    monkeypatch.delenv("KOMPUTE_DML_PIPELINES", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home" / "cache"))
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home" / "cache" / "kompute_dml" / "pipelines"
+
+
+def _mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def test_files_are_for_their_user_alone(default_folder: Path, adapter: Adapter) -> None:
+    """Whatever the process's mask is."""
+    before = os.umask(0)
+    try:
+        file = PipelineFile(adapter)
+        file.save(DATA)
+        assert file.path is not None
+        assert (_mode(default_folder), _mode(file.path)) == (0o700, 0o600)
+        default_folder.chmod(0o777)
+        assert PipelineFile(adapter).load() == b""
+        PipelineFile(adapter).save(DATA)  # closes the folder of this package
+    finally:
+        os.umask(before)
+    assert _mode(default_folder) == 0o700 and PipelineFile(adapter).load() == DATA
+
+
+def _link_to_file(path: Path) -> None:
+    path.rename(path.parent.parent / "elsewhere")
+    path.symlink_to(path.parent.parent / "elsewhere")
+
+
+def _link_to_folder(path: Path) -> None:
+    path.parent.rename(path.parent.parent / "elsewhere")
+    path.parent.symlink_to(path.parent.parent / "elsewhere")
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path, 0o600)
+
+
+@pytest.mark.parametrize("change, is_replaced", [
+    (_link_to_file, True), (_link_to_folder, False), (_pipe, True),
+    (lambda path: path.chmod(0o620), True), (lambda path: path.chmod(0o602), True),
+    (lambda path: path.parent.chmod(0o770), False), (lambda path: path.parent.chmod(0o707), False),
+])
+def test_what_others_may_have_written_is_not_read(
+    file: PipelineFile, adapter: Adapter, change: Callable[[Path], None], is_replaced: bool
+) -> None:
+    """Links are not followed. A folder that the environment names stays as it is."""
+    file.save(DATA)
+    assert file.path is not None
+    change(file.path)
+    left = _mode(file.path.parent)
+    after = PipelineFile(adapter)
+    assert after.load() == b""
+    after.save(DATA)
+    assert (PipelineFile(adapter).load() == DATA) == is_replaced
+    assert _mode(file.path.parent) == left
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_folder_of_another_user_is_left_alone(
+    is_there: bool, default_folder: Path, adapter: Adapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for root with that user's HOME."""
+    if is_there:
+        PipelineFile(adapter).save(DATA)
+    home = default_folder.parents[2]
+    before = sorted((path, path.lstat().st_mtime_ns) for path in home.rglob("*"))
+    monkeypatch.setattr(pipeline_file, "_ROOT", -1)
+    monkeypatch.setattr(os, "geteuid", lambda: home.stat().st_uid + 1)
+    file = PipelineFile(adapter)
+    assert file.load() == b""
+    file.save(DATA + b"more")
+    assert sorted((path, path.lstat().st_mtime_ns) for path in home.rglob("*")) == before
 
 
 def test_the_files_lie_in_the_users_cache(
@@ -200,7 +282,7 @@ class _Manager:
 @pytest.fixture
 def sharing(own: dml.Device) -> dml.Device:
     """A device whose kp shares pipelines."""
-    if not own._runtime.engine.shares_pipelines:
+    if not own.runtime.engine.shares_pipelines:
         pytest.skip("this kp has no pipelines to share")
     return own
 
@@ -256,7 +338,7 @@ def _run(device: dml.Device, graph: Any) -> np.ndarray:
 
 
 def _wait(device: dml.Device) -> None:
-    _end(device._runtime.pipelines)
+    _end(device.runtime.pipelines)
 
 
 def _end(cache: pipelines.Pipelines) -> None:
@@ -312,7 +394,7 @@ def test_the_slowest_are_compiled_first() -> None:
 def _noted(device: dml.Device, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many pipelines threads are given, each time; 0 for an operator that is compiled."""
     notes: list[int] = []
-    add, lower = device._runtime.pipelines._ahead.add, dml.Device._plan
+    add, lower = device.runtime.pipelines._ahead.add, dml.Device.plan
 
     def added(new: list[Any]) -> None:
         notes.extend([len(new)] if new else [])
@@ -322,8 +404,8 @@ def _noted(device: dml.Device, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         notes.append(0)
         return lower(*arguments, **others)
 
-    monkeypatch.setattr(device._runtime.pipelines._ahead, "add", added)
-    monkeypatch.setattr(dml.Device, "_plan", lowered)
+    monkeypatch.setattr(device.runtime.pipelines._ahead, "add", added)
+    monkeypatch.setattr(dml.Device, "plan", lowered)
     return notes
 
 
@@ -379,7 +461,7 @@ def test_pipelines_are_compiled_at_once() -> None:
 def test_a_pipeline_is_compiled_once_for_all_blocks(
     sharing: dml.Device, compiled: list[tuple[str, str]]
 ) -> None:
-    cache = sharing._runtime.pipelines
+    cache = sharing.runtime.pipelines
     x, y = (sharing.tensor(np.ones(4 << 20, np.float32)) for _ in range(2))
     assert x.allocation.block is not y.allocation.block
     del compiled[:]
@@ -444,11 +526,11 @@ def test_closing_waits_for_what_is_being_compiled_and_leaves_the_rest(
         return compile(self, variant, spec)
 
     monkeypatch.setattr(Engine, "compile", slow)
-    sharing._runtime.pipelines._ahead._most = 1
+    sharing.runtime.pipelines._ahead._most = 1
     graph = _graph(sharing)
     assert begun.wait(60)
     sharing.close()
-    assert not sharing._runtime.pipelines._ahead._threads
+    assert not sharing.runtime.pipelines._ahead._threads
     assert len(names) == 1 < len(graph.variants)
     with pytest.raises(dml.DeviceLostError, match="closed"):
         _run(sharing, graph)
@@ -473,13 +555,22 @@ def test_where_no_thread_can_start_the_run_compiles(
 def test_compiled_pipelines_are_bounded(
     sharing: dml.Device, compiled: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipelines, "MAX_COMPILED", 2)
     monkeypatch.setattr(pipelines, "MAX_PIPELINES", 2)
     x = sharing.tensor(np.arange(64, dtype=np.float32))
+    caches = sharing.runtime.pipelines
+    dml.abs(x).numpy()
+    dml.negate(x).numpy()
+    all_now = [caches._estimate(key) for key in caches._compiled]
+    most = sum(all_now) + min(all_now) // 2  # these, but not one more
+    monkeypatch.setattr(pipelines, "MAX_BYTES", most)
     for _ in range(2):
         for use in (dml.abs, dml.negate, dml.sqrt):
             use(x).numpy()
-            assert len(sharing._runtime.pipelines._compiled) <= 2
+            assert caches.nbytes == sum(map(caches._estimate, caches._compiled)) <= most
+            assert {key[:2] for key in caches._cache} <= caches._compiled.keys()
+    monkeypatch.setattr(pipelines, "MAX_BYTES", 1)
+    dml.exp(x).numpy()
+    assert len(caches._compiled) == 1, "the newest one stays"
     assert len(compiled) > len({name for name, _ in compiled}), "the oldest were compiled again"
 
 
@@ -489,7 +580,7 @@ def keeping(
 ) -> Iterator[dml.Device]:
     """A device whose driver keeps data, which CPU drivers do not, and whose file is a test's."""
     own = dml.Device(device.adapter)
-    engine = own._runtime.engine
+    engine = own.runtime.engine
     if not engine.shares_pipelines:
         pytest.skip("this kp has no pipelines to share")
     header = device.adapter.pipeline_header
@@ -520,7 +611,7 @@ def test_a_driver_that_refuses_its_own_data_begins_anew(sharing: dml.Device) -> 
         if data:
             raise RuntimeError("vkCreatePipelineCache: VK_ERROR_UNKNOWN")
 
-    engine = sharing._runtime.engine
+    engine = sharing.runtime.engine
     engine.manager = _Manager(engine.manager, share_pipelines=share)
     engine._file = type("File", (), {"load": lambda self: b"data", "path": None})()
     engine._share_pipelines()
@@ -565,7 +656,7 @@ def test_a_forked_child_leaves_its_parents_threads_alone(sharing: dml.Device) ->
 
         device = dml.Device()
         dml.negate(device.tensor([1.0], "float32")).numpy()
-        pipelines = device._runtime.pipelines
+        pipelines = device.runtime.pipelines
         Engine.compile = slow
         graph = _graph(device)
         assert begun.wait(60)
@@ -594,8 +685,8 @@ def test_shaders_that_are_faster_so_have_no_checks_of_the_drivers(
     device: dml.Device, monkeypatch: pytest.MonkeyPatch,
     chooses: bool, unchecked: bool, asked: tuple[int, ...],
 ) -> None:
-    engine = device._runtime.engine
-    variant = dataclasses.replace(device._runtime.library.get("activation_identity", "b32"),
+    engine = device.runtime.engine
+    variant = dataclasses.replace(device.runtime.library.get("activation_identity", "b32"),
                                   unchecked=unchecked)
     given: list[Any] = []
 
@@ -621,9 +712,53 @@ def test_a_driver_that_adds_checks_is_asked_not_to(
     engine = Engine(device.adapter)
     try:
         assert engine.chooses_checks == (engine.shares_pipelines and not kept)
-        variant = dataclasses.replace(device._runtime.library.get("activation_identity", "b32"),
+        variant = dataclasses.replace(device.runtime.library.get("activation_identity", "b32"),
                                       unchecked=unchecked)
         if engine.shares_pipelines:
             engine.compile(variant, variant.pack_spec({}))
     finally:
         engine.close()
+
+
+# Subgroups
+
+
+@pytest.mark.parametrize(("own", "sizes", "made_for", "asked"), [
+    (64, (32, 64), 32, {"subgroup_size": 32}),
+    (32, (8, 32), 16, {"subgroup_size": 16}),
+    (32, (32, 32), 32, {}),  # it is the driver's own
+    (64, (64, 64), 32, {}),  # nobody can have it
+    (64, (32, 64), 0, {}),  # any serves
+])
+def test_shaders_for_matrix_units_ask_for_their_size_of_subgroups(
+    device: dml.Device, monkeypatch: pytest.MonkeyPatch, own: int, sizes: tuple[int, int],
+    made_for: int, asked: dict[str, int],
+) -> None:
+    engine = device.runtime.engine
+    features = frozenset({"subgroupSizeControl", "computeFullSubgroups"})
+    variant = dataclasses.replace(
+        device.runtime.library.get("activation_identity", "b32"), sizes={"lanes": made_for},
+        features=frozenset({"cooperativeMatrix"} if made_for else ()))
+    given: dict[str, int] = {}
+
+    class Manager:
+        def pipeline(self, *_: Any, **more: int) -> None:
+            given.update(more)
+
+    monkeypatch.setattr(engine, "adapter", dataclasses.replace(
+        engine.adapter, subgroup_size=own, subgroup_sizes=sizes, features=features))
+    monkeypatch.setattr(engine, "manager", Manager())
+    engine.compile(variant, variant.pack_spec({}))
+    assert given == asked
+
+
+def test_a_pipeline_has_the_size_of_subgroups_that_it_asks_for(device: dml.Device) -> None:
+    """The driver's own size, which most drivers for CPUs have alone."""
+    engine, size = device.runtime.engine, device.adapter.subgroup_size
+    if not engine.shares_pipelines or size not in device.target.traits.subgroup_sizes:
+        pytest.skip("pipelines cannot ask for a size here")
+    variant = device.runtime.library.get("units")
+    spec = variant.pack_spec({"LOCAL_SIZE": 64})
+    made = engine.manager.pipeline(
+        variant.spirv, variant.bindings, spec, variant.push_words, subgroup_size=size)
+    assert made is not None

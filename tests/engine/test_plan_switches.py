@@ -13,7 +13,8 @@ from kompute_dml import tuning
 from kompute_dml.runtime.kp_engine import CommandList
 from test_convolution import EveryWork
 
-SWITCH = "KOMPUTE_DML_UNFUSED"
+SWITCH = "KOMPUTE_DML_DISABLE_PASSES"
+UNFUSED = "elementwise_fusion,epilogue"
 Build = Callable[..., Any]
 
 
@@ -58,7 +59,7 @@ def test_operators_write_over_their_inputs(
     def build(x: Any) -> Any:
         return dml.abs(dml.sqrt(dml.abs(dml.sqrt(x))))
 
-    run, without = _both(device, monkeypatch, build, "in_place", x, always="chains,tails")
+    run, without = _both(device, monkeypatch, build, "in_place", x, always=UNFUSED)
     assert run.memory.planned == x.nbytes and without.memory.planned == 2 * x.nbytes
 
 
@@ -77,7 +78,7 @@ def test_branches_run_without_barriers(
     own: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four operators that do not depend on one another, and one that joins them."""
-    if not own._runtime.engine.records_barriers:
+    if not own.runtime.engine.records_barriers:
         pytest.skip("this kp records no barriers")
     counts: list[int] = []
     real = CommandList.barrier
@@ -92,7 +93,7 @@ def test_branches_run_without_barriers(
     def build(x: Any) -> Any:
         return dml.join([dml.activation_softmax1(x) for _ in range(4)], axis=0)
 
-    for name in ("repeats", "repeats,branches"):
+    for name in ("common_subexpressions", "common_subexpressions,branches"):
         monkeypatch.setenv(SWITCH, name)
         counts.append(0)
         run, _ = _run(own, build, x)
@@ -110,7 +111,7 @@ def test_what_is_computed_twice(
 
     x = rng.normal(0, 1, (6, 8)).astype(np.float32)
     found = []
-    for name in ("chains,tails", "chains,tails,repeats"):
+    for name in (UNFUSED, f"{UNFUSED},common_subexpressions"):
         monkeypatch.setenv(SWITCH, name)
         run, results = _run(device, lambda x: list(build(x)), x)
         found.append((run.operators, results))
@@ -136,7 +137,7 @@ def test_views_instead_of_copies(
     name: str, device: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = rng.normal(0, 1, (10, 8)).astype(np.float32)
-    run, without = _both(device, monkeypatch, SLICED[name], "views", x)
+    run, without = _both(device, monkeypatch, SLICED[name], "view_propagation", x)
     assert name not in run.operators and name in without.operators
 
 

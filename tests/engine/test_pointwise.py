@@ -10,13 +10,13 @@ import pytest
 
 import kompute_dml as dml
 
-SWITCH = "KOMPUTE_DML_UNFUSED"
+SWITCH = "KOMPUTE_DML_DISABLE_PASSES"
 
 
 @pytest.fixture
 def gpu(own: dml.Device) -> dml.Device:
     """A device of which graphs believe that it is no CPU."""
-    own._target = replace(own._target, traits=replace(own._target.traits, is_cpu=False))
+    own.target = replace(own.target, traits=replace(own.target.traits, is_cpu=False))
     return own
 
 
@@ -53,7 +53,7 @@ def test_products_of_positions(
     arrays = (small(*sizes, 24), small(16, 24, 1, 1), small(1, 16, 1, 1), small(*sizes, 16))
     operators, result = _run(gpu, _block, *arrays)
     assert operators == ["GEMM"]
-    monkeypatch.setenv(SWITCH, "pointwise")
+    monkeypatch.setenv(SWITCH, "conv1x1_as_gemm")
     without, other = _run(gpu, _block, *arrays)
     assert without == ["CONVOLUTION"]
     np.testing.assert_array_equal(result, other)
@@ -76,7 +76,7 @@ def test_convolutions_that_stay(build: Any, gpu: dml.Device) -> None:
 
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
 def test_many_positions_stay_a_convolution(data_type: str, gpu: dml.Device) -> None:
-    gpu._target = replace(gpu._target, traits=replace(gpu._target.traits, cores=1))
+    gpu.target = replace(gpu.target, traits=replace(gpu.target.traits, cores=1))
     shapes = (1, 65, 64, 4), (4, 4, 1, 1), (1, 4, 1, 1), (1, 65, 64, 4)
     operators, _ = _run(gpu, _block, *[np.ones(s, data_type) for s in shapes])
     assert operators == ["CONVOLUTION"]

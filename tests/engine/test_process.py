@@ -74,7 +74,7 @@ def test_exit_with_everything_alive_in_a_cycle() -> None:
 def test_exit_while_a_thread_records_for_ever() -> None:
     out = succeeds("""
     import atexit, threading
-    atexit.register(lambda: print([d._runtime.closed for d in devices]))  # called last
+    atexit.register(lambda: print([d.runtime.closed for d in devices]))  # called last
     import kompute_dml as dml
     devices = dml.Device(), dml.Device()
     x, y = (device.tensor([1.0], "float32") for device in devices)
@@ -151,7 +151,7 @@ def test_a_forked_child_is_told_to_make_a_device_of_its_own() -> None:
             else:
                 os._exit(7)
         import gc, weakref
-        lists = [weakref.ref(l) for l in device._runtime.engine.command_lists]
+        lists = [weakref.ref(l) for l in device.runtime.engine.command_lists]
         del x, y, z, recording, device, call
         gc.collect()
         if not lists or not all(l() for l in lists):
@@ -293,7 +293,7 @@ def test_a_chain_is_clean_under_validation(device: dml.Device) -> None:
 
 
 def test_a_chain_without_barriers_is_not(device: dml.Device) -> None:
-    if not device._runtime.engine.records_barriers:
+    if not device.runtime.engine.records_barriers:
         pytest.skip("this kp records no barriers: a hazard ends the submit, whatever the switch")
     outcome = validated(device, KOMPUTE_DML_TEST_NO_BARRIERS="1")
     assert any(name.startswith("SYNC-HAZARD") for name in outcome.faults), outcome.log

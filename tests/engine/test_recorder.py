@@ -21,7 +21,7 @@ def numbers(device: dml.Device, count: int = 64, start: float = 0) -> dml.Tensor
 
 
 def submits(device: dml.Device) -> int:
-    return device._runtime.recorder.submits
+    return device.runtime.recorder.submits
 
 
 # Submits
@@ -35,7 +35,7 @@ def test_calls_record_and_reading_submits_once(own: dml.Device) -> None:
     assert submits(own) == before
     for r in results:
         np.testing.assert_array_equal(r.numpy(), np.arange(64))
-    if own._runtime.engine.host_reads_storage:
+    if own.runtime.engine.host_reads_storage:
         assert submits(own) == before + 1
 
 
@@ -66,9 +66,9 @@ def test_a_long_batch_is_submitted_unasked(own: dml.Device) -> None:
 def test_several_submits_are_in_flight_and_no_more_than_the_limit(
     own: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not own._runtime.engine.submits_async:
+    if not own.runtime.engine.submits_async:
         pytest.skip("this kp waits for every submit")
-    recorder = own._runtime.recorder
+    recorder = own.runtime.recorder
     seen = []
     real = CommandList.submit
 
@@ -91,7 +91,7 @@ def test_several_submits_are_in_flight_and_no_more_than_the_limit(
 def test_a_batch_waits_for_those_in_flight_where_it_first_touches_their_memory(
     own: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not own._runtime.engine.records_barriers:
+    if not own.runtime.engine.records_barriers:
         pytest.skip("this kp waits for every submit")
     named = []
     real = CommandList.barrier
@@ -106,11 +106,11 @@ def test_a_batch_waits_for_those_in_flight_where_it_first_touches_their_memory(
     own.synchronize()
     dml.activation_identity(x, out=y)
     assert not named, "nothing is in flight"
-    own._runtime.recorder.flush()
+    own.runtime.recorder.flush()
     dml.activation_identity(x, out=z)
     assert [block in n for n in named] == [True]
     dml.activation_identity(x, out=w)
-    assert len(named) == 1 + own._runtime.recorder._whole_blocks
+    assert len(named) == 1 + own.runtime.recorder._whole_blocks
     own.synchronize()
     named.clear()
     with own.record():  # a replay may follow any work
@@ -164,11 +164,11 @@ def test_a_recording_whose_end_is_interrupted_is_whole(
     own.synchronize()
     for _ in range(MAX_IN_FLIGHT):
         dml.add(x, ones, out=x)
-        own._runtime.recorder.flush()
+        own.runtime.recorder.flush()
     with pytest.raises(KeyboardInterrupt), own.record() as recording:
         dml.add(x, ones, out=y)
         dml.add(y, ones, out=x)
-        interrupted_once(monkeypatch, name if own._runtime.engine.submits_async else "submit")
+        interrupted_once(monkeypatch, name if own.runtime.engine.submits_async else "submit")
     dml.add(x, ones, out=x)
     recording.replay()
     assert len(recording) == 2
@@ -191,9 +191,9 @@ def test_ranges_freed_in_use_are_not_handed_out_before_their_submit_is_done(
     assert (z.allocation.block, z.allocation.offset) != place, "y is still pending"
     assert own.memory_used == 3 * 256
     del z
-    assert own._runtime.recorder.waiting_to_free == 256  # of y: z was never used
+    assert own.runtime.recorder.waiting_to_free == 256  # of y: z was never used
     own.synchronize()
-    assert own.memory_used == 256 and own._runtime.recorder.waiting_to_free == 0
+    assert own.memory_used == 256 and own.runtime.recorder.waiting_to_free == 0
     again = own.empty([64])
     assert (again.allocation.block, again.allocation.offset) == place
 
@@ -206,7 +206,7 @@ def test_a_range_used_by_a_pending_recording_and_by_a_later_call_stays_taken(
     with own.record() as recording:
         dml.activation_identity(x, out=y)
     z = dml.activation_identity(y)  # pending: the last use of y
-    own._runtime.recorder.wait()  # the recording is done, the call is not
+    own.runtime.recorder.wait()  # the recording is done, the call is not
     pending = y.allocation.last_use
     assert pending is not None and not pending.done
     del recording
@@ -311,11 +311,11 @@ def test_a_replay_survives_that_unrelated_memory_goes(own: dml.Device) -> None:
     with own.record() as recording:
         y = dml.activation_identity(x)
     own.synchronize()
-    blocks = len(own._runtime.heap.blocks)
+    blocks = len(own.runtime.heap.blocks)
     del big
     own.synchronize()
-    own._runtime.heap.trim()
-    assert len(own._runtime.heap.blocks) < blocks
+    own.runtime.heap.trim()
+    assert len(own.runtime.heap.blocks) < blocks
     recording.replay()
     np.testing.assert_array_equal(y.numpy(), np.arange(64))
 

@@ -10,19 +10,19 @@ import pytest
 
 import kompute_dml as dml
 from kompute_dml import tuning
-from kompute_dml.operators.convolution import depthwise, matrix_units
+from kompute_dml.operators.convolution import depthwise, tiles
 from plans import checked, without_pipelines
 from switches import long_pipelines
 from test_convolution import EveryWork, _matrix_units, set_traits
 
-SWITCH = "KOMPUTE_DML_UNFUSED"
-UNFUSED = "scaled_convolutions,sums,activations,tails,chains"
+SWITCH = "KOMPUTE_DML_DISABLE_PASSES"
+UNFUSED = "dequantize_convolution,bias_fusion,activation_fusion,epilogue,elementwise_fusion"
 SUM = "convolution_sum.scaled"
-_TILES = [k.axes.partition(".")[2] for k in matrix_units._BYTES]
-_BLOCKS = [k.name for k in depthwise._OF_BYTES]
-SCALED = {SUM, "convolution_quantized_points",
-          *(f"{depthwise.BYTES}.floats.{block}.tail" for block in _BLOCKS),
-          *(f"{matrix_units.SHADER}.i8.{tile}.tail" for tile in _TILES)}
+_TILES = [k.axes.partition(".")[2] for k in tiles.BYTES]
+_BLOCKS = [k.name for k in depthwise.OF_BYTES]
+VARIANTS = {SUM, "convolution_quantized_points",
+            *(f"{depthwise.BYTES}.floats.{block}.tail" for block in _BLOCKS),
+            *(f"{tiles.UNITS}.i8.{tile}.tail" for tile in _TILES)}
 """Variants that these tests run, where they can run."""
 
 
@@ -144,7 +144,7 @@ def _compare_ranges(
 ) -> tuple[str, ...]:
     """The variants of a convolution that finds the range of its results, which is that of all."""
     fused, got = layer.run(device, end, True)
-    monkeypatch.setenv(SWITCH, "ranges")
+    monkeypatch.setenv(SWITCH, "quantization_range")
     plain, expected = layer.run(device, end, True)
     monkeypatch.delenv(SWITCH)
     assert fused.operators == ["CONVOLUTION_INTEGER_TO_FLOAT", "ELEMENT_WISE_QUANTIZE_LINEAR"]
@@ -188,7 +188,7 @@ def test_ranges_on_matrix_units(
     filters: int, last: bool, end: str, tile: str, bias: tuple[float, ...], own: dml.Device,
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if not own._target.traits.multiplies(16, 16, 32, "i8", "i32"):
+    if not own.target.traits.multiplies(16, 16, 32, "i8", "i32"):
         pytest.skip("the device has no matrix units for bytes")
     layer = _Layer(rng, (2, 48, 26, 17), filters, 3, last=last)
     layer.bias[:, 5 : 5 + len(bias)] = np.reshape(bias, (1, -1, 1, 1))
@@ -205,29 +205,29 @@ def test_on_matrix_units(
     end: str, tile: str, sizes: tuple[int, ...], filters: int, taps: int, last: bool,
     own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if not own._target.traits.multiplies(16, 16, 32, "i8", "i32"):
+    if not own.target.traits.multiplies(16, 16, 32, "i8", "i32"):
         pytest.skip("the device has no matrix units for bytes")
     layer = _Layer(rng, sizes, filters, taps, last=last)
     with tuning.trial(EveryWork(f"{tile}-1")):
         names = layer.compare(own, end, monkeypatch)
-    assert names[-1] == f"{matrix_units.SHADER}.i8.{tile}" + ".tail" * ("r" in end)
+    assert names[-1] == f"{tiles.UNITS}.i8.{tile}" + ".tail" * ("r" in end)
 
 
 def test_splits_of_k_are_scaled_where_they_are_added_up(
     own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not own._target.traits.multiplies(16, 16, 32, "i8", "i32"):
+    if not own.target.traits.multiplies(16, 16, 32, "i8", "i32"):
         pytest.skip("the device has no matrix units for bytes")
     layer = _Layer(rng, (1, 192, 6, 9), 72, 3)
     with tuning.trial(EveryWork("t64-3")):
         names = layer.compare(own, "pbr", monkeypatch)
-    assert names[-2:] == (f"{matrix_units.SHADER}.i8.t64", f"{SUM}.tail")
+    assert names[-2:] == (f"{tiles.UNITS}.i8.t64", f"{SUM}.tail")
 
 
 def test_the_pass_is_left_out_by_its_name(
     own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(SWITCH, "scaled_convolutions")
+    monkeypatch.setenv(SWITCH, "dequantize_convolution")
     run, _ = _Layer(rng, (1, 8, 3, 4), 8, 3).run(own, "pb")
     assert run.operators[0] == "CONVOLUTION_INTEGER"
 
@@ -275,7 +275,7 @@ def test_images_of_one_position_are_quantized_by_their_convolution(
         return made, made(x)
 
     fused, got = run()
-    monkeypatch.setenv(SWITCH, "quantized_points")
+    monkeypatch.setenv(SWITCH, "dynamic_quantize_convolution")
     plain, expected = run()
     assert fused.variants == ("convolution_quantized_points",)
     assert plain.operators == ["DYNAMIC_QUANTIZE_LINEAR", "CONVOLUTION_INTEGER_TO_FLOAT"]
@@ -303,7 +303,7 @@ def _planned(device: dml.Device, layer: _Layer, end: str, ranged: bool) -> list[
     return list(run.variants)
 
 
-UNITS = f"{matrix_units.SHADER}.i8"
+UNITS = f"{tiles.UNITS}.i8"
 
 
 @pytest.mark.parametrize(("end", "ranged"), [
@@ -314,7 +314,7 @@ UNITS = f"{matrix_units.SHADER}.i8"
         "activation_identity_tiles.b8", f"{UNITS}.t64"]),
     ("t64-1", ((2, 36, 6, 9), 41, 3), ["convolution_pack.b8", f"{UNITS}.t64"]),
     ("t64-3", ((1, 192, 6, 9), 72, 3), [f"{UNITS}.t64", SUM]),
-    ("core", ((2, 36, 6, 7), 36, 3, 36), [f"{depthwise.BYTES}.floats.last1x1"]),
+    ("last1x1", ((2, 36, 6, 7), 36, 3, 36), [f"{depthwise.BYTES}.floats.last1x1"]),
 ])
 def test_plans_for_matrix_units(
     end: str, ranged: bool, kernel: str, layer: tuple[Any, ...], names: list[str], own: dml.Device,
@@ -322,7 +322,7 @@ def test_plans_for_matrix_units(
 ) -> None:
     """Words and bindings fit the shaders, with and without the passes. This needs no matrix
     units."""
-    own._target = _matrix_units()
+    own.target = _matrix_units()
     without_pipelines(monkeypatch)
     made = _Layer(rng, *layer)
     last = f"{names[-1]}.tail" if "r" in end else names[-1]
@@ -345,9 +345,9 @@ def test_devices_that_bind_few_buffers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The limit counts the tail's tensor."""
-    monkeypatch.setattr(own._runtime.library, "max_bindings", most)
-    monkeypatch.setattr(own._runtime.library, "_found", {})  # what was found with more bindings
-    own._target = replace(own._target, traits=replace(own._target.traits, max_bindings=most))
+    monkeypatch.setattr(own.runtime.library, "max_bindings", most)
+    monkeypatch.setattr(own.runtime.library, "_found", {})  # what was found with more bindings
+    own.target = replace(own.target, traits=replace(own.target.traits, max_bindings=most))
     with tuning.trial(EveryWork("last1x1")):
         names = _Layer(rng, (2, 36, 6, 7), 36, 3, groups=36).compare(own, end, monkeypatch)
     assert names[-1] == kernel

@@ -174,7 +174,8 @@ _FAST = {"quantized_linear_add.scalars",
          *(f"convolution_depthwise_bytes.{to}.last{block}" for block in ("1x1", "1x4", "2x4")
            for to in ("bytes", "floats")),
          *(f"convolution_depthwise_bytes.floats.last{block}.tail"
-           for block in ("1x1", "1x4", "2x4"))}
+           for block in ("1x1", "1x4", "2x4")),
+         "rotary_append"}
 """Variants for which there is a slower one, or two operators, with fewer bindings."""
 
 

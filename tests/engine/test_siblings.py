@@ -10,7 +10,7 @@ import pytest
 
 import kompute_dml as dml
 
-SWITCH = "KOMPUTE_DML_UNFUSED"
+SWITCH = "KOMPUTE_DML_DISABLE_PASSES"
 _WIDTH, _HEADS = 16, 2
 
 
@@ -19,7 +19,7 @@ def _both(
 ) -> tuple[list[str], list[str], np.ndarray]:
     """The operators with and without the pass, whose results are the same bits."""
     found = []
-    for name in ("", "siblings"):
+    for name in ("", "horizontal_fusion"):
         monkeypatch.setenv(SWITCH, name)
         with dml.Graph(device) as g:
             run = g.compile(build(g.input(x.shape, x.dtype)))
@@ -93,7 +93,7 @@ def test_readers_of_parts(
         return dml.multiply(heads[1:, :, :4], heads[1:, :, 4:]), dml.activation_relu(b[2:, ::2])
 
     found = []
-    for name in ("", "siblings"):
+    for name in ("", "horizontal_fusion"):
         monkeypatch.setenv(SWITCH, name)
         with dml.Graph(device) as g:
             run = g.compile(list(build(g.input(x.shape))))
@@ -128,7 +128,7 @@ def test_integer_products(
         return [dml.activation_softmax1(p) for p in products]
 
     found = []
-    for name in ("", "siblings"):
+    for name in ("", "horizontal_fusion"):
         monkeypatch.setenv(SWITCH, name)
         with dml.Graph(device) as g:
             run = g.compile(build(g.input(x.shape)))

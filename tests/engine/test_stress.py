@@ -114,7 +114,7 @@ class Chain:
     def overwrite(self) -> None:
         target = self.pick()
         target.array[:] = self.fresh()
-        self.device._write(
+        self.device.write(
             target.tensor.allocation, 0, target.array.reshape(-1).view(np.uint8)
         )
 
@@ -159,7 +159,7 @@ def test_a_long_recording_replays_with_other_inputs(
     for _ in range(3):
         for pair in chain.pool:
             pair.array[:] = chain.fresh()
-            own._write(pair.tensor.allocation, 0, pair.array.reshape(-1).view(np.uint8))
+            own.write(pair.tensor.allocation, 0, pair.array.reshape(-1).view(np.uint8))
         recording.replay()
         # NumPy's result for the new contents: the same calls, on arrays only.
         mirror = Chain.__new__(Chain)

@@ -11,7 +11,7 @@ import pytest
 
 import kompute_dml as dml
 from kompute_dml import tuning
-from kompute_dml.graph import tails
+from kompute_dml.graph.passes import epilogue
 from plans import checked
 from switches import long_pipelines
 from test_convolution import EveryWork, _matrix_units, set_slow_barriers, set_traits
@@ -77,6 +77,7 @@ IMAGE = (2, 40, 9, 8), (36, 40, 3, 3)
 KERNELS: dict[str, tuple[str, Layer, tuple[tuple[int, ...], ...]]] = {
     "gemm.t64": ("gemm-t64", dml.gemm, ((70, 40), (40, 68))),
     "gemm_blocks.t64": ("gemm_blocks-t64", dml.gemm, ((70, 40), (40, 66))),
+    "gemm_blocks.t32": ("gemm_blocks-t32", dml.gemm, ((70, 40), (40, 66))),
     "gemm_few_rows.n_contiguous.r8": (
         "gemm_few_rows-n_contiguous-r8-split", dml.gemm, ((7, 1031), (1031, 264))),
     "convolution.f32.t64": ("core", dml.convolution, IMAGE),
@@ -114,6 +115,7 @@ def test_a_tail_gives_the_same_bits(
     forced, layer, sizes = KERNELS[variant]
     arrays = [rng.normal(0, 1, s).astype(data_type) for s in sizes]
     set_slow_barriers(own, "blocks" in variant)
+    set_traits(own, slow_compiler=variant == "gemm_blocks.t32")
     # Every device then runs the named kernel, alone: no matrix units, subgroups or parts of a sum.
     set_traits(own, is_cpu=True, cooperative_matrices=())
     with tuning.trial(EveryWork(forced)):
@@ -126,7 +128,7 @@ def test_a_tail_gives_the_same_bits(
             return _tail(layer(*xs[:-1]), _last(xs[-1]) if last else xs[-1])
 
         fused = _run(own, build, *arrays, given)
-        monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "tails")
+        monkeypatch.setenv("KOMPUTE_DML_DISABLE_PASSES", "epilogue")
         plain = _run(own, build, *arrays, given)
     assert fused[0] == (*plain[0][:-2], f"{variant}.tail")
     assert plain[0][-2:] == (variant, "elementwise_chain")
@@ -152,7 +154,7 @@ KINDS: dict[str, Layer] = {
 
 
 def test_every_operator_with_a_tail_has_it_in_its_kernel(own: dml.Device) -> None:
-    assert {*KINDS, "CONVOLUTION_INTEGER_TO_FLOAT"} == {*tails.KINDS}  # test_scaled_convolutions.py
+    assert {*KINDS, "CONVOLUTION_INTEGER_TO_FLOAT"} == {*epilogue.KINDS}
     for name, build in KINDS.items():
         with dml.Graph(own) as g:
             y = build(*[g.input(s, name=n) for n, s in IMAGE_OF.items()])
@@ -174,7 +176,7 @@ def test_a_tail_of_contiguous_channels_reads_vectors(
     set_slow_barriers(own, False)
     with tuning.trial(EveryWork("t128-1")):
         fused = _run(own, build, x, w, r)
-        monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "tails")
+        monkeypatch.setenv("KOMPUTE_DML_DISABLE_PASSES", "epilogue")
         plain = _run(own, build, x, w, r)
     assert fused[0][-1].endswith(".t128.tail")  # on matrix units where the device has them
     np.testing.assert_array_equal(fused[1], plain[1])
@@ -198,14 +200,14 @@ def test_a_tail_of_a_reduction_in_parts(
     own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second dispatch has the tail."""
-    own._target = replace(own._target, traits=replace(own._target.traits, is_cpu=False))
+    own.target = replace(own.target, traits=replace(own.target.traits, is_cpu=False))
     x, r = (rng.normal(0, 1, s).astype(np.float32) for s in ((2, 40000), (2, 1)))
 
     def build(x: Any, r: Any) -> Any:
         return dml.sqrt(dml.abs(dml.reduce(x, axes=(1,), function="SUM") + r))
 
     fused = _run(own, build, x, r)
-    monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "tails")
+    monkeypatch.setenv("KOMPUTE_DML_DISABLE_PASSES", "epilogue")
     plain = _run(own, build, x, r)
     assert fused[0] == ("reduction.float.tail",) * 2 and plain[0][:2] == ("reduction.float",) * 2
     np.testing.assert_array_equal(fused[1], plain[1])
@@ -221,7 +223,7 @@ def test_a_tail_of_rows_that_are_read_in_vectors(
         return _tail(dml.reduce(x, axes=(1,), function="AVERAGE"), r)
 
     fused = _run(own, build, x, r)
-    monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "tails")
+    monkeypatch.setenv("KOMPUTE_DML_DISABLE_PASSES", "epilogue")
     plain = _run(own, build, x, r)
     assert fused[0] == ("reduction.float.tail",)
     np.testing.assert_array_equal(fused[1], plain[1])
@@ -239,7 +241,7 @@ def test_a_transposed_convolution_keeps_the_layout_of_its_tail(
 
     with tuning.trial(EveryWork("t64-1")):
         fused = _run(own, build, x, w, r)
-        monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "tails")
+        monkeypatch.setenv("KOMPUTE_DML_DISABLE_PASSES", "epilogue")
         plain = _run(own, build, x, w, r)
     assert fused[0][-1] == "convolution_lines.t64.tail"
     assert "activation_identity_tiles.b32" in plain[0]
@@ -282,7 +284,7 @@ def test_what_no_tail_takes_is_left(what: str, own: dml.Device) -> None:
 
 def test_tails_of_matrix_units(own: dml.Device) -> None:
     """Words and bindings fit the shaders. This needs no device with matrix units."""
-    own._target = _matrix_units()
+    own.target = _matrix_units()
     half = "float16"
     with dml.Graph(own) as g:
         x, r = g.input((32, 28, 28, 64), half), g.input((32, 28, 28, 96), half)

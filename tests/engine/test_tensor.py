@@ -51,10 +51,36 @@ def test_properties(device: dml.Device) -> None:
     assert "strides=[1, 5, 15]" in t.T.summary()
 
 
-def test_scalars_become_vectors_of_one(device: dml.Device) -> None:
-    t = device.tensor(np.float32(3))
-    assert t.sizes == (1,)
-    assert t.item() == 3.0
+def test_numbers_have_no_dimensions(device: dml.Device) -> None:
+    """DirectML's description of them has one."""
+    for t in (device.tensor(np.float32(3)), device.tensor(np.float32([3]))[0]):
+        assert t.sizes == t.shape == t.strides == () and t.ndim == 0 and t.size == 1
+        assert t.desc.sizes == (1,) and t.nbytes == 4
+        assert t.item() == t.tolist() == 3.0 and t.numpy().shape == np.asarray(t).shape == ()
+        assert t.reshape(1, 1).shape == (1, 1) and t[None].shape == (1,) and t[()].shape == ()
+        assert t.broadcast_to(2, 3).numpy().tolist() == [[3] * 3] * 2
+        assert np.from_dlpack(t).shape == () and repr(t) == "tensor(3., dtype=float32)"
+        with pytest.raises(TypeError, match="no dimensions"):
+            len(t)
+        with pytest.raises(TypeError, match="no dimensions"):
+            iter(t)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0, 3)])
+def test_tensors_without_elements(shape: Any, device: dml.Device) -> None:
+    array = np.zeros(shape, np.float32)
+    for t in (device.tensor(array), device.empty(shape), dml.zeros(shape, device=device)):
+        assert t.shape == t.numpy().shape == shape and t.size == t.nbytes == 0
+        assert t.tolist() == array.tolist() and len(t) == len(array)
+        assert (t + 1).shape == np.exp(t).shape == dml.activation_relu(t).shape == shape
+        assert t.T.shape == array.T.shape and t.reshape(-1).shape == (0,)
+        assert t.sum().item() == 0 and t.prod().item() == 1 and not t.any() and t.all()
+        t[...] = 5
+        assert repr(t) == f"tensor({np.array2string(array)}, dtype=float32)"
+        with pytest.raises(dml.ValidationError, match="an element"):
+            t.max()
+        with pytest.raises(dml.ValidationError, match="have elements"):
+            dml.reduce(t, function="SUM", axes=[0])
 
 
 @pytest.mark.parametrize("value", [0, 1])
@@ -69,7 +95,7 @@ def test_one_element_or_an_error(device: dml.Device) -> None:
         device.tensor([1, 2]).item()
 
 
-@pytest.mark.parametrize("use", [lambda x: np.cbrt(x), lambda x: np.linalg.inv(x),
+@pytest.mark.parametrize("use", [lambda x: np.frexp(x), lambda x: np.linalg.svd(x),
                                  lambda x: np.add(1, 2, out=np.zeros(3), where=x)])
 def test_nothing_computes_on_the_host_unseen(use: Any, device: dml.Device) -> None:
     with pytest.raises(dml.UnsupportedError, match=r"numpy\.asarray\(tensor\)|tensor\.numpy\(\)"):
@@ -98,7 +124,7 @@ def test_downloads_are_copies(device: dml.Device) -> None:
 
 
 _slices = st.builds(slice, st.none() | st.integers(-7, 7), st.none() | st.integers(-7, 7),
-                    st.none() | st.integers(1, 3))
+                    st.none() | st.integers(-3, 3).filter(bool))
 _keys = st.lists(st.one_of(st.integers(-3, 2), _slices, st.none(), st.just(Ellipsis)), max_size=5)
 
 
@@ -114,13 +140,16 @@ def test_indexing_is_numpys(keys: list[Any], device: dml.Device) -> None:
         with pytest.raises(IndexError):
             t[key]
         return
-    if expected.size == 0 or expected.ndim > 8:
+    if expected.ndim > 8:
         with pytest.raises(dml.ValidationError):
             t[key]
         return
     result = t[key]
-    assert result.sizes == (expected.shape or (1,))
+    assert result.sizes == expected.shape
     assert (result.numpy() == expected).all()
+    t[key] = values = np.arange(expected.size, dtype=np.uint8).reshape(expected.shape)
+    array[key] = values
+    assert (t.numpy() == array).all()
 
 
 @settings(max_examples=50)
@@ -186,7 +215,7 @@ def test_bad_indices(wrong: Any, device: dml.Device) -> None:
 
 
 @pytest.mark.parametrize("wrong", [
-    lambda t: t[::-1], lambda t: t[2:2], lambda t: t[(None,) * 7], lambda t: t.transpose(0),
+    lambda t: t[(None,) * 7], lambda t: t.transpose(0),
     lambda t: t.transpose(0, 0), lambda t: t.transpose(0, 2), lambda t: t.reshape(5, 5),
     lambda t: t.reshape(-1, -1), lambda t: t.reshape(0, 24), lambda t: t.T.view(24),
     lambda t: t.broadcast_to(4, 7), lambda t: t.broadcast_to(6), lambda t: t.reshape(2.5),

@@ -20,7 +20,7 @@ def numbers(device: dml.Device) -> dml.Tensor:
 def assert_locked(device: dml.Device, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Make every method of the engine's parts fail without the device's lock. Returns the names of
     called methods."""
-    runtime = device._runtime
+    runtime = device.runtime
     parts: list[Any] = [runtime.recorder, runtime.heap, runtime.transfer, runtime.pipelines,
                         runtime.zeros, runtime.windows]
     called = set()
@@ -83,7 +83,7 @@ def test_every_call_holds_the_lock(
         own.tensor(rng.integers(-9, 9, (1, 512), np.int8)), 1.0,
         rng.integers(-9, 9, (512, 32), np.int8), 1.0)
     lives_of_a_buffer(own)
-    if own._runtime.engine.timestamps_valid:
+    if own.runtime.engine.timestamps_valid:
         own.time(lambda: dml.abs(y))
         own.elapsed(lambda: dml.abs(y))
     own.synchronize()
@@ -130,12 +130,12 @@ def test_memory_that_two_threads_free_comes_back_once(own: dml.Device, make: Any
         if not ended:
             ended.append(in_a_thread(kept.free))
             assert not ended[0](0.2)
-        own._runtime.heap.dropped.append(entry)
+        own.runtime.heap.dropped.append(entry)
 
     kept.allocation.on_drop = dropped
     kept.free()
     assert ended[0]()
-    assert len(own._runtime.heap.dropped) == 1
+    assert len(own.runtime.heap.dropped) == 1
 
 
 def test_a_write_keeps_what_another_thread_writes_behind_it(

@@ -51,7 +51,7 @@ def test_an_upload_ends_its_last_word_with_zeros(own: dml.Device) -> None:
     own.synchronize()
     t = own.tensor(np.full(5, -1, np.int8))
     assert t.allocation.offset == 0  # reuses memory with old bytes
-    raw = own._read(t.allocation, 0, 12)
+    raw = own.read(t.allocation, 0, 12)
     np.testing.assert_array_equal(raw, [255] * 5 + [0] * 3 + [255] * 4)
 
 
@@ -60,7 +60,7 @@ def test_an_upload_inside_a_recording_comes_after_what_was_recorded(own: dml.Dev
         own.empty([64])
     with own.record():
         dml.activation_identity(source, out=before)
-        own._write(source.allocation, 0, np.full(64, 7, np.float32).view(np.uint8))
+        own.write(source.allocation, 0, np.full(64, 7, np.float32).view(np.uint8))
         dml.activation_identity(source, out=after)
     np.testing.assert_array_equal(before.numpy(), np.arange(64))
     np.testing.assert_array_equal(after.numpy(), np.full(64, 7))
@@ -78,7 +78,7 @@ def test_a_second_slot_comes_after_some_waits(
     own: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer._Slot, "idle", False)  # as beside a slow device
-    ring = own._runtime.transfer
+    ring = own.runtime.transfer
     for slots, parts in ((1, 1 + transfer._PATIENCE), (2, 2)):
         data = np.arange(parts * transfer._LARGE // 4, dtype=np.int32)
         assert (own.tensor(data).numpy() == data).all()
@@ -91,7 +91,7 @@ def test_large_uploads_inside_a_recording(own: dml.Device) -> None:
     source = own.tensor(data)
     with own.record():
         dml.identity(source, out=before)
-        own._write(source.allocation, 0, (-data).view(np.uint8))
+        own.write(source.allocation, 0, (-data).view(np.uint8))
         dml.identity(source, out=after)
     assert (before.numpy() == data).all()
     assert (after.numpy() == -data).all()
@@ -103,13 +103,13 @@ def test_many_small_uploads_share_a_slot(own: dml.Device, rng: np.random.Generat
     for array, tensor in zip(arrays, tensors):
         np.testing.assert_array_equal(tensor.numpy(), array)
     # three upload slots, and one for downloads
-    ring = own._runtime.transfer
+    ring = own.runtime.transfer
     assert len(ring._uploads) <= 3
     assert sum(map(len, ring._downloads.values())) <= 4
 
 
 def test_uploads_that_are_done_leave_their_room_to_the_next(own: dml.Device) -> None:
-    ring = own._runtime.transfer
+    ring = own.runtime.transfer
     for value in range(2 * transfer._LARGE // transfer._SMALL):
         tensor = own.tensor(np.full(transfer._SMALL, value % 251, np.uint8))
         own.synchronize()
@@ -151,7 +151,7 @@ def test_writes_are_ordered_with_dispatches(own: dml.Device) -> None:
     x = own.tensor(np.zeros(300, np.float32))
     results = []
     for i in range(30):
-        own._write(x.allocation, 0, np.full(300, i, np.float32).view(np.uint8))
+        own.write(x.allocation, 0, np.full(300, i, np.float32).view(np.uint8))
         results.append(dml.activation_identity(x))
     for i, result in enumerate(results):
         assert (result.numpy() == i).all()

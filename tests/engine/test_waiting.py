@@ -40,7 +40,7 @@ class Sequence:
 
 @pytest.fixture
 def engine(device: dml.Device, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    engine = device._runtime.engine
+    engine = device.runtime.engine
     if not engine.submits_async:
         pytest.skip("this kp waits inside the submit")
     monkeypatch.setattr(engine, "polls", True)
@@ -55,7 +55,7 @@ def submitted(engine: Engine, questions: int) -> tuple[CommandList, Any]:
 
 
 def test_only_cpu_drivers_need_the_processor(device: dml.Device) -> None:
-    engine = device._runtime.engine
+    engine = device.runtime.engine
     assert engine.polls == (engine.submits_async and device.adapter.type != "cpu")
 
 

@@ -12,13 +12,13 @@ import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.lowering.builder import target_of
 from kompute_dml.lowering.plan import Plan
-from kompute_dml.operators import attention
+from kompute_dml.operators import attention_kernels
 from kompute_dml.runtime.adapters import CooperativeMatrix
+from plans import shaders_of
 from test_matrix_multiply_kernels import _library_of_everything
 
-COMBINED = {"attention_combine", "attention_coopmat.turns", "attention_decode",
-            "attention_few_keys", *(
-    f"attention_blocks.{v}" for v in ("h32", "h64", "b64", "b128"))}
+VARIANTS = {"attention_combine", "attention_coopmat.turns", *shaders_of(
+    k for k in attention_kernels.KERNELS if k.name.startswith(("blocks", "decode", "few-keys")))}
 """Variants that a device does not choose for few tiles, or at all. The tests below run those that
 it has room for."""
 _PLAIN = dict(mask_filter_value=-1e4, mask_type=dml.MultiheadAttentionMaskType.NONE)
@@ -42,10 +42,10 @@ def test_split_keys_give_what_one_pass_gives(
     more = dict(scale=0.25, head_count=2, **_PLAIN)
     whole = dml.multihead_attention(q, k, v, **more).numpy()
     parts = (4, 128)
-    monkeypatch.setattr(attention._Lowering, "_split", lambda self, groups, kernel: parts)
-    own._compiled.clear()
+    monkeypatch.setattr(attention_kernels.Launch, "split", lambda *_: parts)
+    own.compiled.clear()
     split = dml.multihead_attention(q, k, v, **more).numpy()
-    assert COMBINED & {n for c in own._compiled.values() for n in c.variants}
+    assert VARIANTS & {n for c in own.compiled.values() for n in c.variants}
     np.testing.assert_allclose(split, whole, rtol=1e-5, atol=1e-6)
 
 
@@ -104,7 +104,7 @@ def test_every_kernel_is_as_close_as_it_should_be(
     room += np.spacing(abs(expected).astype(kind)).astype(float)
 
     def run(name: str) -> tuple[np.ndarray, list[str]]:
-        own._compiled.clear()
+        own.compiled.clear()
         with tuning.trial(_Forced(name)) as tried:
             y = dml.multihead_attention1(
                 by_token, scale=size**-0.5, query_head_count=heads,
@@ -137,12 +137,13 @@ def test_parts_of_keys_are_combined_into_any_strides(
     expected, room = _reference(*heads, 1.0, np.zeros((1, 1, 1, 1)))
     made = y.reshape(2, 70, 2, size).transpose(0, 2, 1, 3)
     assert (abs(made - expected) <= room + np.spacing(abs(expected).astype(np.float32))).all()
-    (compiled,) = own._compiled.values()
+    (compiled,) = own.compiled.values()
     assert "attention_combine" in compiled.variants
 
 
-def _plan(heads: int, queries: int, keys: int, size: int, kind: str = "float16") -> Plan:
-    """The plan for an H200's matrix units."""
+def _plan(heads: int, queries: int, keys: int, size: int, kind: str = "float16",
+          known: bool = True) -> Plan:
+    """The plan for an H200's matrix units. ``known``: where their elements lie."""
     every = _library_of_everything()
     if every.find("attention_coopmat.usual") is None:
         pytest.skip("the cooperative-matrix shader needs a newer glslang")
@@ -151,7 +152,7 @@ def _plan(heads: int, queries: int, keys: int, size: int, kind: str = "float16")
         cooperative_matrices=(CooperativeMatrix(
             16, 16, 16, "f16", "f16", "f32", "f32", "subgroup"),)))
     target = replace(target, traits=replace(
-        target.traits, is_cpu=False, fragments_alike=True, max_bindings=16))
+        target.traits, is_cpu=False, fragments_alike=known, max_bindings=16))
     desc = dml.MultiheadAttentionOperatorDesc(
         query_tensor=dml.TensorDesc(kind, (1, queries, heads * size)),
         key_tensor=dml.TensorDesc(kind, (1, keys, heads * size)),
@@ -176,6 +177,18 @@ def _plan(heads: int, queries: int, keys: int, size: int, kind: str = "float16")
 def test_which_kernel_is_taken(work: Any, shaders: list[str]) -> None:
     plan = _plan(*work)
     assert [d.variant.name for d in plan.execute] == shaders
+
+
+@pytest.mark.parametrize(("size", "keys"), [(64, {32, 64}), (128, {32})])
+@pytest.mark.parametrize("work", [(32, 4096, 4096), (8, 1500, 1500), (2, 64, 4096)])
+def test_tiles_are_small_where_nobody_knows_where_elements_lie(
+    work: tuple[int, int, int], size: int, keys: set[int]
+) -> None:
+    """AMD's compiler moves registers to memory in larger ones."""
+    (found,) = (d for d in _plan(*work, size, known=False).execute
+                if d.variant.name == "attention_coopmat.usual")
+    assert found.spec["FRAGMENTS"] == 1 and found.spec["KEYS"] in keys
+    assert size <= 64 or not found.spec["SPLIT_KEYS"]
 
 
 _MANY_TOKENS = 1 << 17
@@ -210,6 +223,6 @@ def test_past_and_new_keys_are_copied_together(stride: int, dispatches: int) -> 
         output_tensor=dml.TensorDesc("float32", (2, 3, 256)), output_present_key_tensor=cache,
         output_present_value_tensor=cache, scale=1.0, query_head_count=4,
         key_value_head_count=2, **_PLAIN)
-    plan = desc.operator.lower(desc, dml.default_device()._target)
+    plan = desc.operator.lower(desc, dml.default_device().target)
     copies = [d for d in plan.execute if d.variant.name == "attention_cache"]
     assert len(copies) == 2 * dispatches

@@ -13,7 +13,7 @@ import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.operators.matrix_multiply.blocked_weights import BlockedGemmDesc
 from switches import long_pipelines
-from test_convolution import EveryWork, set_slow_barriers
+from test_convolution import EveryWork, set_slow_barriers, set_traits
 from test_gemm import h200, runs_fragments
 
 pytestmark = [pytest.mark.usefixtures("_not_folded"), pytest.mark.skipif(
@@ -25,7 +25,7 @@ BOTH = ["DEQUANTIZE", "GEMM"]
 @pytest.fixture
 def _not_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU keeps dequantized constants, if there is room."""
-    monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "folding")
+    monkeypatch.setenv("KOMPUTE_DML_DISABLE_PASSES", "constant_folding")
 
 
 class Weights:
@@ -96,8 +96,9 @@ _LONG = [
 _FORCED = [("gemm_blocked_weights-r8-split", 11),  # in two tiles
            ("dequantize", 3),
            *((f"gemm_blocked_weights_coopmat-r{n}-split", n) for n in (1, 8, 16))]
-BLOCKED = {_of_rows(rows) for _, _, rows, *_ in (*_CASES, *_LONG)} | {
-    kernel.removesuffix("-split").replace("-", ".") for kernel, _ in _FORCED}
+VARIANTS = {_of_rows(rows) for _, _, rows, *_ in (*_CASES, *_LONG)} | {
+    kernel.removesuffix("-split").replace("-", ".") for kernel, _ in _FORCED
+    if kernel != "dequantize"}
 
 
 @pytest.mark.parametrize(("kind", "number", "rows", "k", "columns", "block", "has_zero"), [
@@ -112,10 +113,24 @@ def test_values(kind: str, number: str, rows: int, k: int, columns: int, block: 
     got = fused(a)
     _close(got, a, weights, None, rounds_weights=False)
     np.testing.assert_array_equal(got, fused(a))
-    monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "blocked_weights, folding")
+    monkeypatch.setenv("KOMPUTE_DML_DISABLE_PASSES", "blocked_weights, constant_folding")
     plain = _compiled(device, weights, a, None)
     assert plain.operators == BOTH
     _close(plain(a), a, weights, None, rounds_weights=True)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_rows_stay_halves_where_conversions_are_exact(
+    exact: bool, own: dml.Device, rng: np.random.Generator
+) -> None:
+    set_traits(own, exact_units=exact)
+    weights = Weights("uint4", "float16", 33, 5, 32, False, rng)
+    a = rng.normal(0, 1, (2, 154)).astype(np.float16)
+    run = _compiled(own, weights, a, None)
+    _close(run(a), a, weights, None, rounds_weights=False)
+    (held,) = (d.spec["HELD"] for compiled, _ in run._plan._steps for d in compiled.plan.execute
+               if d.variant.name == _of_rows(2))
+    assert held == (128 if exact else 64)
 
 
 @long_pipelines
@@ -145,16 +160,16 @@ def test_constants_are_dequantized_once(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For many rows, and on a CPU for few, if there is room for what is several times as large."""
-    monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "")
+    monkeypatch.setenv("KOMPUTE_DML_DISABLE_PASSES", "")
     if room is not None:
-        monkeypatch.setattr("kompute_dml.graph.builder.room_for_weights", lambda *given: room)
+        monkeypatch.setattr("kompute_dml.graph.planner.room_for_weights", lambda *given: room)
     weights = Weights("uint4", "float32", 160, 4, 32, True, rng)  # more than 64 KB
     a = rng.normal(0, 1, (17, 128)).astype(np.float32)
     for x in (a, a[:2]):
         run = _compiled(device, weights, x, None)
         assert run.operators == (["GEMM"] if room is None or len(x) == 2 else BOTH)
         _close(run(x), x, weights, None, rounds_weights=True)
-        slow = device._target.traits.slow_barriers
+        slow = device.target.traits.slow_barriers
         assert ("gemm_blocked_weights.r2" in _variants(run)) == (
             len(x) == 2 and not (slow and room is None))
 

@@ -12,9 +12,9 @@ import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.lowering.builder import target_of
 from kompute_dml.lowering.plan import Plan, Target
-from kompute_dml.operators.convolution import lowering
+from kompute_dml.operators.convolution import depthwise, ends, tiles
 from kompute_dml.runtime.adapters import CooperativeMatrix
-from plans import checked
+from plans import checked, shaders_of
 from switches import long_pipelines
 from test_matrix_multiply_kernels import _library_of_everything
 
@@ -31,7 +31,7 @@ class EveryWork(dict[str, str]):
 
 def set_traits(device: dml.Device, **traits: object) -> None:
     """Lowerings take the device for one with these traits."""
-    device._target = replace(device._target, traits=replace(device._target.traits, **traits))
+    device.target = replace(device.target, traits=replace(device.target.traits, **traits))
 
 
 def set_slow_barriers(device: dml.Device, slow: bool) -> None:
@@ -95,7 +95,8 @@ def _matrix_units() -> Target:
         dml.default_device().adapter, cores=132, subgroup_size=32,
         max_shared_memory=48 << 10, cooperative_matrices=H200_MATRICES))
     return replace(target, traits=replace(
-        target.traits, is_cpu=False, slow_barriers=False, fragments_alike=False))
+        target.traits, is_cpu=False, slow_barriers=False, fragments_alike=False,
+        slow_compiler=False))
 
 
 def _plan(x: tuple[int, ...], w: tuple[int, ...], *, owned: bool = False,
@@ -126,7 +127,7 @@ def _names(plan: Plan) -> list[str]:
 def test_without_meta_commands_there_are_no_matrix_units(
     device: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device, "_target", _matrix_units())
+    monkeypatch.setattr(device, "target", _matrix_units())
     x = dml.TensorDesc("float16", (256, 256))
     gemm = device.create_operator(dml.GemmOperatorDesc(
         a_tensor=x, b_tensor=x, output_tensor=x, trans_a=0, trans_b=0, alpha=1.0, beta=0.0))
@@ -158,9 +159,9 @@ def test_neighbours_of_the_core_kernel_store_side_by_side(
     out = own.empty((2, 5, 7, 20)).transpose(0, 3, 1, 2) if last else own.empty((2, 20, 5, 7))
     with tuning.trial(EveryWork("core")):
         expected = dml.convolution(own.tensor(x), own.tensor(w)).numpy()
-        own._compiled.clear()
+        own.compiled.clear()
         y = dml.convolution(own.tensor(x), own.tensor(w), out=out).numpy()
-    (compiled,) = own._compiled.values()
+    (compiled,) = own.compiled.values()
     assert compiled.plan.execute[0].spec["OUTPUT_ALONG_ROWS"] == (not last)
     assert (y == expected).all()
 
@@ -234,14 +235,14 @@ def test_depthwise_rows_compute_the_same(
     activation = dml.ActivationReluOperatorDesc()
     plain = _depthwise(own, own.tensor(x), w, **window)
     ended = _depthwise(own, own.tensor(x), w, bias, fused_activation=activation, **window)
-    own._compiled.clear()
+    own.compiled.clear()
     given, each = own.tensor(x), own.tensor(w)
     with tuning.trial(EveryWork(kernel)):
         first = dml.convolution(given, each, group_count=channels, **window).numpy()
         second = dml.convolution(given, each, own.tensor(bias), group_count=channels,
                                  fused_activation=activation, **window).numpy()
     assert (first == plain).all() and (second == ended).all()
-    for compiled in own._compiled.values():
+    for compiled in own.compiled.values():
         (one,) = compiled.plan.execute
         assert one.variant.name == "convolution_depthwise_rows"
         assert (one.spec["ROWS"], one.spec["WORDS"]) == (int(kernel[4:]), words)
@@ -256,10 +257,10 @@ def test_depthwise_rows_of_a_larger_tensor(own: dml.Device, rng: np.random.Gener
     window: dict[str, Any] = dict(start_padding=1, end_padding=(1, 1))
     expected = _depthwise(own, given, w, **window)
     whole = own.tensor(np.full((2, 5, 9, 32), 7, np.float16))
-    own._compiled.clear()
+    own.compiled.clear()
     with tuning.trial(EveryWork("rows4")):
         dml.convolution(given, own.tensor(w), group_count=3, out=whole[:, :3, :7, :16], **window)
-    assert {n for c in own._compiled.values() for n in c.variants} == {"convolution_depthwise_rows"}
+    assert {n for c in own.compiled.values() for n in c.variants} == {"convolution_depthwise_rows"}
     y = whole.numpy()
     assert (y[:, :3, :7, :16] == expected).all()
     y[:, :3, :7, :16] = 7
@@ -287,10 +288,10 @@ def test_depthwise_kernels_compute_the_same(
     if kernel != "first":
         m = expected.shape
         out = own.empty((m[0], m[2], m[3], m[1]), data_type).transpose(0, 3, 1, 2)
-    own._compiled.clear()
+    own.compiled.clear()
     with tuning.trial(EveryWork(kernel)):
         y = dml.convolution(given, own.tensor(w), group_count=c, **window, out=out).numpy()
-    names = {n for each in own._compiled.values() for n in each.variants}
+    names = {n for each in own.compiled.values() for n in each.variants}
     assert (y == expected).all() and names == {f"convolution_depthwise.{kernel}"}
 
 
@@ -320,10 +321,10 @@ def test_lines_of_channels_compute_the_same(
         given = own.tensor(np.ascontiguousarray(x.transpose(0, 2, 3, 1))).transpose(0, 3, 1, 2)
         n, c, h, width = expected.shape
         out = own.empty((n, h, width, c), data_type).transpose(0, 3, 1, 2)
-    own._compiled.clear()
+    own.compiled.clear()
     with tuning.trial(EveryWork(kernel)):
         y = dml.convolution(given, own.tensor(w), own.tensor(bias), **window, out=out).numpy()
-    names = {n for each in own._compiled.values() for n in each.variants}
+    names = {n for each in own.compiled.values() for n in each.variants}
     assert (y == expected).all() and f"convolution_{shader}.{kernel[:-2]}" in names
 
 
@@ -340,10 +341,10 @@ def test_few_channels_share_vectors_with_their_neighbours(
     set_slow_barriers(own, kernel == "blocks.t8")
     without_units(own)
     for name in ("core", kernel.partition(".")[2] + "-1"):
-        own._compiled.clear()
+        own.compiled.clear()
         with tuning.trial(EveryWork(name)):
             results.append(dml.convolution(own.tensor(x), own.tensor(w), **window).numpy())
-    names = {n for each in own._compiled.values() for n in each.variants}
+    names = {n for each in own.compiled.values() for n in each.variants}
     assert (results[0] == results[1]).all() and f"convolution_{kernel}" in names
 
 
@@ -358,23 +359,17 @@ def test_transposed_convolutions_store_channels_together(
     set_slow_barriers(own, kernel == "t8-1")
     results = []
     for name in ("core", kernel):
-        own._compiled.clear()
+        own.compiled.clear()
         with tuning.trial(EveryWork(name)):
             results.append(dml.convolution(own.tensor(x), own.tensor(w), **window).numpy())
-    names = {n for each in own._compiled.values() for n in each.variants}
+    names = {n for each in own.compiled.values() for n in each.variants}
     assert (results[0] == results[1]).all() and "activation_identity_tiles.b32" in names
 
 
-WIDE_TILES = {"convolution.f32.t128", "convolution.i32.t128"}
+_WIDE_TILES = {"convolution.f32.t128", "convolution.i32.t128"}
 """Variants that a device does not choose for few tiles. The next test runs them."""
-FORCED = {
-    "convolution_depthwise_rows",
-    *(f"convolution_depthwise.{k}"
-      for k in ("first", "last1x1", "last1x4", "last1x8", "last2x4", "last4x2")),
-    *(f"convolution_lines.{k}" for k in ("t128", "t128x64", "t64")),
-    *(f"convolution_blocks.{k}" for k in ("t8", "t16")),
-}
-"""Variants that the tests above run on any device."""
+VARIANTS = _WIDE_TILES | shaders_of((*depthwise.OF_FLOATS, *tiles.OF_LINES, *tiles.OF_BLOCKS))
+"""The others are those that the tests above run on any device."""
 
 
 @long_pipelines
@@ -389,8 +384,8 @@ def test_wide_tiles_compute_the_same(
         without_units(each)
     with tuning.trial(EveryWork("core")):
         narrow = call(own.tensor(x), own.tensor(w), start_padding=1, end_padding=1).numpy()
-        monkeypatch.setattr(lowering, "_tile", lambda p, c: 128)
+        monkeypatch.setattr(ends, "tile_of", lambda p, c: 128)
         y = call(device.tensor(x), device.tensor(w), start_padding=1, end_padding=1)
-    names = {n for c in device._compiled.values() for n in c.variants}
-    assert (y.numpy() == narrow).all() and names & WIDE_TILES  # sums of small whole numbers
+    names = {n for c in device.compiled.values() for n in c.variants}
+    assert (y.numpy() == narrow).all() and names & _WIDE_TILES  # sums of small whole numbers
     device.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import shutil
@@ -20,26 +21,22 @@ from cases import CASES, ERRORS
 from cases.fold import summed
 from harness import Run, runs, switches, target
 from kompute_dml import spec
-from kompute_dml.arrays import functions as arrays
+from kompute_dml.arrays.registry import published as arrays
 from kompute_dml.functions import functions
 from kompute_dml.lowering import builder
 from kompute_dml.lowering import elementwise as elementwise_lowering
 from kompute_dml.lowering.plan import PARAMS, PERSISTENT, TEMPORARY, ZEROED, Plan
 from kompute_dml.operators.base import definitions
+from kompute_dml.operators.convolution.packing import PACK
 from kompute_dml.operators.elementwise import TABLE
-from kompute_dml.operators.matrix_multiply import kernels as matrix_multiply_kernels
+from kompute_dml.operators.matrix_multiply.kernels import REPACK, SUMS
+from kompute_dml.operators.matrix_multiply.kernels import SHADER as PRODUCTS
 from kompute_dml.operators.matrix_multiply.product import SLOTS
 from kompute_dml.runtime.adapters import Adapter
 from kompute_dml.runtime.longs import by_longs
 from kompute_dml.runtime.shader_library import ShaderLibrary, manifest, shaders
 from layouts import PACKED
-from test_attention import COMBINED
-from test_blocked_weights import BLOCKED
-from test_convolution import FORCED, H200_MATRICES, WIDE_TILES
-from test_depthwise_bytes import BYTES
-from test_float_tiles import FLOAT_TILES
-from test_gemm import TESTED
-from test_kept_filters import KEPT_FILTERS
+from test_convolution import H200_MATRICES
 from test_matrix_multiply_kernels import (
     PAIRS,
     SHAPES,
@@ -48,18 +45,6 @@ from test_matrix_multiply_kernels import (
     plans_of,
     variants_tested,
 )
-from test_movement import STAGED, WALKED
-from test_normalization import CHANNELS
-from test_operators import FEW_BINDINGS
-from test_packed_filters import PACKED_FILTERS
-from test_planes import PLANES
-from test_point_filters import POINT_FILTERS
-from test_quantized_convolution import INTEGER_TILES
-from test_random import WITHOUT_LONGS
-from test_reduction import SELECTED
-from test_rows import VARIANTS
-from test_scaled_convolutions import SCALED
-from test_slice_gradient import SLICED
 from test_tails import TAILED
 
 _ROOT = Path(__file__).parents[2]
@@ -245,7 +230,8 @@ def test_shaders_and_operators_name_each_other() -> None:
     headers = dict(_headers())
     for shader, operators in headers.items():
         for name in operators:
-            assert name in spec.operator_names(), f"{shader} names {name}"
+            assert name in (*spec.operator_names(), *spec.extension_names()), (
+                f"{shader} names {name}")
             assert shader in _DEFINITIONS[name].shaders, f"{name} does not use {shader}"
     for name, definition in _DEFINITIONS.items():
         assert definition.shaders, name
@@ -271,6 +257,22 @@ def test_every_shader_runs_without_optional_features() -> None:
         assert any(core.find(*name.split(".")) for name in names), shader
 
 
+def _forced() -> dict[str, set[str]]:
+    """What the tests of a module run beside what cases choose: its ``VARIANTS``."""
+    tests = [path for folder in ("operators", "engine")
+             for path in sorted((_ROOT / "tests" / folder).glob("test_*.py"))]
+    return {path.stem: {*importlib.import_module(path.stem).VARIANTS} for path in tests
+            if re.search(r"^VARIANTS\b", path.read_text("utf-8"), re.MULTILINE)}
+
+
+def test_modules_force_variants_that_there_are() -> None:
+    """A renamed variant is not tested any more."""
+    known = {name for names in shaders().values() for name in names}
+    left_out = tuple(manifest().get("left_out", {}))
+    assert [f"{module}: {v}" for module, variants in _forced().items()
+            for v in sorted(variants - known) if v.partition(".")[0] not in left_out] == []
+
+
 def test_every_variant_that_this_device_may_run_is_tested() -> None:
     chosen: set[str] = set()
     seen: set[Any] = set()
@@ -281,25 +283,22 @@ def test_every_variant_that_this_device_may_run_is_tested() -> None:
             seen.add(key)
             chosen.update(d.variant.name for d in run.plan().execute)
     for disabled in switches():
-        chosen |= variants_tested(target(disabled)) | VARIANTS | WIDE_TILES | COMBINED
-        chosen |= FEW_BINDINGS | WITHOUT_LONGS | FORCED | TESTED | BLOCKED
-        chosen |= PLANES | SLICED | WALKED | STAGED | SELECTED | CHANNELS
-        chosen |= KEPT_FILTERS | PACKED_FILTERS | INTEGER_TILES | POINT_FILTERS | FLOAT_TILES
-        chosen |= BYTES | SCALED
+        chosen |= variants_tested(target(disabled))
+    chosen = chosen.union(*_forced().values())
     allowed = {
         variant
         for definition in _DEFINITIONS.values()
-        # test_matrix_multiply_kernels.py and test_elementwise.py run each of these.
-        for shader in set(definition.shaders) - {*matrix_multiply_kernels.SHADERS, TABLE}
+        for shader in set(definition.shaders) - {TABLE}  # test_elementwise.py runs each
         for variant in shaders().get(shader, ())
         for disabled in switches() if target(disabled).library.find(*variant.split("."))
         # A tail is the same lines in all variants of a shader.
         if not (variant.endswith(".tail") and shader in TAILED)
     }
     if not target("").library.find("matrix_multiply_integer_to_float_coopmat", "t128"):
-        # These two only repack tensors for matrix units.
-        allowed -= {*shaders()["matrix_multiply_integer_to_float_repack"],
-                    *shaders()["convolution_pack"]}
+        # Kernels take these only where there are matrix units.
+        allowed -= {variant for shader in (
+            REPACK, SUMS, f"{PRODUCTS}_few_rows_subgroups", PACK)
+                    for variant in shaders().get(shader, ())}
     assert sorted(allowed - chosen) == []
 
 

@@ -13,10 +13,10 @@ from kompute_dml.operators.convolution import depthwise
 from test_convolution import EveryWork
 from test_packed_filters import _convolved
 
-BYTES = {f"{depthwise.BYTES}.{to}.{k.name}" for to in ("sums", "floats", "bytes")
-         for k in depthwise._OF_BYTES}
+VARIANTS = {f"{depthwise.BYTES}.{to}.{k.name}" for to in ("sums", "floats", "bytes")
+            for k in depthwise.OF_BYTES}
 """Variants that these tests and test_scaled_convolutions.py run on every device."""
-BLOCKS = [k.name for k in depthwise._OF_BYTES]
+BLOCKS = [k.name for k in depthwise.OF_BYTES]
 
 WINDOWS: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((2, 40, 9, 11), (3, 3), {"start_padding": (1, 1), "end_padding": (1, 1)}),
@@ -32,7 +32,7 @@ def _last(own: dml.Device, x: np.ndarray) -> dml.Tensor:
 
 
 def _made(own: dml.Device, block: str) -> None:
-    (compiled,) = own._compiled.values()
+    (compiled,) = own.compiled.values()
     (dispatch,) = compiled.plan.execute
     assert dispatch.variant.name.startswith(f"{depthwise.BYTES}.")
     assert dispatch.variant.name.endswith(block)
@@ -103,5 +103,5 @@ def test_other_layouts_take_other_kernels(own: dml.Device, rng: np.random.Genera
         own.tensor(x), own.tensor(w), group_count=12).numpy(), expected)
     assert np.array_equal(dml.convolution_integer(
         _last(own, x[:, :6]), own.tensor(w[:6]), group_count=6).numpy(), expected[:, :6])
-    names = [d.variant.name for c in own._compiled.values() for d in c.plan.execute]
+    names = [d.variant.name for c in own.compiled.values() for d in c.plan.execute]
     assert not any(name.startswith(depthwise.BYTES) for name in names)

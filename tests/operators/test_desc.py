@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kompute_dml as dml
+from kompute_dml.operators.base import definitions
 
 
 # (data type, sizes, strides, bytes): DMLCalcBufferTensorSize by hand.
@@ -95,13 +96,13 @@ def test_overlap_is_found(layout: list[tuple[int, int]]) -> None:
 
 def test_an_operators_description_is_a_frozen_dataclass() -> None:
     kind, x = dml.ElementWiseClipOperatorDesc, dml.TensorDesc("float32", [2])
-    given = {"input_tensor": x, "output_tensor": x, "min": 0.0, "max": np.nan}
+    given = {"min": 0.0, "max": np.nan, "input_tensor": x, "output_tensor": x}
     desc = kind(**given)
-    assert repr(desc) == (f"ElementWiseClipOperatorDesc(input_tensor={x!r}, output_tensor={x!r}, "
-                          "min=0.0, max=nan, scale_bias=None)")
+    assert repr(desc) == (f"ElementWiseClipOperatorDesc(min=0.0, max=nan, input_tensor={x!r}, "
+                          f"output_tensor={x!r}, scale_bias=None)")
     assert [f.name for f in dataclasses.fields(desc)] == [*given, "scale_bias"]
     assert str(inspect.signature(kind)) == (
-        "(*, input_tensor, output_tensor, min, max, scale_bias=None)")
+        "(*, min, max, input_tensor=None, output_tensor=None, scale_bias=None)")
     for equal in (kind(**given), copy.deepcopy(desc), dataclasses.replace(desc)):
         assert equal == desc and hash(equal) == hash(desc)
     for other in (dataclasses.replace(desc, max=1.0), dml.ElementWiseClip1OperatorDesc, None):
@@ -113,8 +114,23 @@ def test_an_operators_description_is_a_frozen_dataclass() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError, match="'min'"):
         del desc.min
     for wrong, message in (
-        ({}, "ElementWiseClipOperatorDesc.*missing a required.* argument: 'input_tensor'"),
+        ({}, "ElementWiseClipOperatorDesc.*missing a required.* argument: 'min'"),
         ({**given, "extra": 1}, "unexpected keyword argument 'extra'"),
     ):
         with pytest.raises(TypeError, match=message):
             kind(**wrong)
+
+
+@pytest.mark.parametrize("name", sorted({
+    fused for d in definitions().values() for fused in d.spec.fuses}))
+def test_fused_activations_are_described_without_tensors(name: str, device: dml.Device) -> None:
+    definition = definitions()[name]
+    fields = [f for f in definition.spec.fields if not (f.is_tensor or f.optional)
+              and f.name not in definition.spec.count_fields]
+    fused = definition.desc_class(**{f.snake: (3,) if f.snake == "axes" else 0.5 for f in fields})
+    x = dml.TensorDesc(dml.DataType.FLOAT32, (1, 1, 4, 4))
+    device.create_operator(dml.GemmOperatorDesc(
+        a_tensor=x, b_tensor=x, output_tensor=x, trans_a=0, trans_b=0, alpha=1.0, beta=0.0,
+        fused_activation=fused))
+    with pytest.raises(dml.ValidationError, match="InputTensor"):
+        device.create_operator(fused)

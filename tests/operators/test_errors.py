@@ -48,7 +48,7 @@ class _nothing_happens:
         self.device = device
 
     def _state(self) -> tuple[Any, ...]:
-        runtime = self.device._runtime
+        runtime = self.device.runtime
         batch = runtime.recorder._open
         return (self.device.memory_used, runtime.recorder.submits, batch and batch.count)
 
@@ -352,6 +352,23 @@ def test_what_32_bits_do_not_count_is_refused(desc: Any, device: dml.Device) -> 
         device.compile_operator(device.create_operator(desc))
 
 
+@pytest.mark.parametrize(("plane", "passes"), [
+    ((40_000, 1), 80_000), ((720, 800), 72_720), ((32_000, 8), 64_000)])
+def test_planes_of_more_passes_than_a_cpu_makes_are_refused(
+    plane: tuple[int, int], passes: int, device: dml.Device
+) -> None:
+    """Those of a region that is the whole plane. Each row takes one, and each 8 elements."""
+    desc = dml.RoiPoolingOperatorDesc(
+        input_tensor=dml.TensorDesc(F32, [1, 1, *plane]), roi_tensor=dml.TensorDesc(F32, [1, 5]),
+        output_tensor=dml.TensorDesc(F32, [1, 1, 1, 1]), spatial_scale=1.0,
+        pooled_size=dml.Size2d(1, 1))
+    if passes <= device.target.traits.max_loop_passes:
+        assert desc.operator.lower(desc, device.target).execute
+    else:
+        with pytest.raises(dml.UnsupportedError, match=f"{passes} steps"):
+            desc.operator.lower(desc, device.target)
+
+
 # Buffers
 
 
@@ -438,12 +455,13 @@ def _calls(device: dml.Device) -> dict[str, tuple[Callable[[], Any], list[str]]]
         "one-bias": (lambda: dml.value_scale_2d(np.ones((1, 1, 2, 2), np.float32), scale=1.0,
                                                 bias=1.0),
                      ["value_scale_2d", "bias", "sequence", "1.0"]),
-        "empty-array": (lambda: dml.activation_identity(np.ones((3, 0), np.float32)),
-                        ["Sizes[1]", "0"]),
+        "empty-array": (lambda: dml.convolution(
+            np.ones((1, 0, 3, 3), np.float32), np.ones((1, 1, 3, 3), np.float32)),
+                        ["CONVOLUTION", "have elements"]),
         "nine-dimensions": (lambda: dml.activation_identity(np.ones([1] * 9, np.float32)),
                             ["DimensionCount", "9"]),
         "vector-sizes": (lambda: dml.diagonal_matrix([3]), ["DimensionCount", "1"]),
-        "size-0": (lambda: dml.diagonal_matrix([0, 3]), ["Sizes[0]", "0"]),
+        "size-negative": (lambda: dml.diagonal_matrix([-1, 3]), ["Sizes[0]", "-1"]),
         "unknown-type": (lambda: dml.diagonal_matrix([3, 3], data_type="float8"), ["float8"]),
         "offset": (lambda: dml.diagonal_matrix([3, 3], offset=2**31), ["Offset", str(2**31)]),
         "no-sizes": (lambda: dml.diagonal_matrix1(**fill), ["sizes", "be given"]),
@@ -461,7 +479,8 @@ def _calls(device: dml.Device) -> dict[str, tuple[Callable[[], Any], list[str]]]
         "textual-bound": (lambda: dml.diagonal_matrix1(x, **fill | {"diagonal_fill_begin": "0"}),
                           ["DiagonalFillBegin", "integer", "'0'"]),
         "fraction-for-integers": (
-            lambda: dml.add(whole, 1.5), ["add: expected b", "a number that INT8 can hold", "1.5"]),
+            lambda: dml.add(a=whole, b=1.5),
+            ["add: expected b", "a number that INT8 can hold", "1.5"]),
         "number-too-large": (lambda: dml.add(300, whole), ["add: expected a", "INT8", "300"]),
         "array-too-large": (lambda: device.tensor([300], "int8"), ["int8", "300"]),
         "zero-point-too-large": (lambda: dml.quantize_linear(x, 1.0, 300),
@@ -490,7 +509,7 @@ def _calls(device: dml.Device) -> dict[str, tuple[Callable[[], Any], list[str]]]
     "ragged", "text", "no-input", "no-scale", "one-size", "fractional-sizes", "no-type", "axis",
     "textual-axis", "array-for-a-number", "integer-beyond-floats", "list-for-a-mode",
     "one-of-three-outs", "one-bias",
-    "empty-array", "nine-dimensions", "vector-sizes", "size-0", "unknown-type", "offset",
+    "empty-array", "nine-dimensions", "vector-sizes", "size-negative", "unknown-type", "offset",
     "no-sizes", "two-sizes", "two-types", "value", "bound", "fractional-bound", "textual-bound",
     "fraction-for-integers", "number-too-large", "array-too-large", "zero-point-too-large",
     "zero-points-too-small", "fractional-zero-point", "zero-point-type", "outputs-overlap",

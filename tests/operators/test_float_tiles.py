@@ -11,14 +11,14 @@ import pytest
 
 import kompute_dml as dml
 from kompute_dml import tuning
-from kompute_dml.operators.convolution import floats
+from kompute_dml.operators.convolution import tiles
 from test_convolution import EveryWork, _matrix_units
 from test_packed_filters import _convolved
 
-SHADER = floats.SHADER
-FLOAT_TILES = {f"{SHADER}.{name}{end}" for name in floats.TILES for end in ("", ".tail")}
+SHADER = tiles.FLOATS
+VARIANTS = {f"{SHADER}.{name}{end}" for name in ("t192x128",) for end in ("", ".tail")}
 """Variants that these tests run where workgroups are large enough."""
-_NAME, = floats.TILES
+_NAME = "t192x128"
 _SHARED = 41984
 """Bytes of shared memory that the kernel takes."""
 
@@ -119,7 +119,7 @@ def test_float_tiles_compute_what_numpy_does(
     with tuning.trial(EveryWork(f"{_NAME}-1")):
         y = dml.convolution(last, *given, **window,
                             out=whole[..., :channels].transpose(0, 3, 1, 2)).numpy()
-    (compiled,) = own._compiled.values()
+    (compiled,) = own.compiled.values()
     assert compiled.plan.execute[-1].variant.name == f"{SHADER}.{_NAME}"
     assert np.array_equal(y, expected)
     assert (whole.numpy()[..., channels:] == 7).all()

@@ -43,7 +43,7 @@ def test_upload_and_download(kind: Any, device: dml.Device, rng: np.random.Gener
 
 def test_the_first_element_is_the_low_half(device: dml.Device) -> None:
     tensor = device.tensor(np.array([1, 2, 15], ml_dtypes.uint4))
-    assert device._read(tensor.allocation, 0, 4)[:2].tolist() == [0x21, 0x0F]
+    assert device.read(tensor.allocation, 0, 4)[:2].tolist() == [0x21, 0x0F]
 
 
 def test_views_begin_with_a_byte(device: dml.Device) -> None:

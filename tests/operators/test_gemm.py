@@ -11,22 +11,31 @@ import pytest
 import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.desc import TensorDesc
-from kompute_dml.graph import tails
+from kompute_dml.graph.passes import epilogue
+from kompute_dml.lowering import measured
 from kompute_dml.lowering.builder import PlanBuilder, target_of
-from kompute_dml.lowering.copy import View, copied
+from kompute_dml.lowering.copy import CopyView, copied
 from kompute_dml.lowering.plan import TEMPORARY, Dispatch, Plan, Target
 from kompute_dml.operators import chain
 from kompute_dml.operators.base import widened
 from kompute_dml.operators.matrix_multiply import float_kernels, gemm
+from kompute_dml.operators.matrix_multiply.float_product import FloatLaunch, FloatProduct
 from kompute_dml.runtime.adapters import CooperativeMatrix
+from kompute_dml.runtime.shader_library import sizes
+from kompute_dml.runtime.traits import DeviceTraits
+from plans import shaders_of
 from switches import long_pipelines
-from test_convolution import EveryWork, _matrix_units, set_slow_barriers
+from test_convolution import EveryWork, _matrix_units, set_slow_barriers, set_traits
 from test_matrix_multiply_kernels import _library_of_everything
 
 _CASES: list[tuple[str, str, tuple[int, ...], int, int, bool]] = [
     ("gemm_blocks-t64", "float32", (2, 70, 36, 132), 0, 1, True),
     ("gemm_blocks-t64", "float32", (2, 76, 37, 68), 1, 0, False),  # K ends inside of a vector
     ("gemm_blocks-t64", "float16", (1, 33, 19, 67), 0, 0, False),  # no vectors
+    ("gemm_blocks-t32", "float32", (2, 70, 36, 132), 0, 1, True),
+    ("gemm_blocks-t32", "float32", (2, 76, 37, 68), 1, 0, False),
+    ("gemm_blocks-t32", "float16", (1, 33, 19, 67), 0, 0, False),
+    ("gemm_blocks-t32", "float32", (1, 1, 40, 35), 1, 1, True),
     ("gemm_blocks-t128", "float32", (1, 132, 40, 140), 1, 0, False),
     ("gemm-t128", "float32", (1, 130, 17, 140), 0, 0, False),
     ("gemm-t64", "float16", (2, 66, 40, 72), 0, 1, False),
@@ -78,12 +87,22 @@ _CASES: list[tuple[str, str, tuple[int, ...], int, int, bool]] = [
     ("gemm_direct_coopmat-t64s", "float16", (1, 64, 256, 64), 0, 0, False),
     ("gemm_direct_coopmat-t128x64s", "float16", (2, 264, 200, 72), 0, 0, True),
 ]
-TESTED = {kernel.removesuffix("-split").replace("-", ".") for kernel, *_ in _CASES} | {
-    "gemm.t128x64", "gemm.t128x64d", "gemm.t32x64", "gemm_pack"}
+_OTHER_UNITS = ("t64m8n16", "t32m8n8", "t16m8n8d8")
+"""Tiles for matrix units of other shapes than 16 x 16 x 16, or smaller subgroups."""
+VARIANTS = {kernel.removesuffix("-split").replace("-", ".") for kernel, *_ in _CASES} | {
+    "gemm_pack", *(f"gemm_coopmat.{tile}" for tile in _OTHER_UNITS),
+    *shaders_of(k for k in float_kernels.KERNELS if k.variant.startswith("gemm."))}
+
+
+def with_figures(monkeypatch: pytest.MonkeyPatch, **others: dict[str, float]) -> None:
+    """Some figures of shader variants are others."""
+    known = measured.figures
+    monkeypatch.setattr(measured, "figures", lambda kind, variant: {
+        **known(kind, variant), **others.get(variant, {})})
 
 
 def runs_fragments(device: dml.Device) -> bool:
-    traits = device._target.traits
+    traits = device.target.traits
     return traits.fragments_alike and all(
         traits.multiplies(16, n, 16, "f16", "f32") for n in (8, 16))
 
@@ -105,26 +124,99 @@ def test_kernels_compute_the_same(
         return own.tensor(np.ascontiguousarray(x.swapaxes(1, 2)) if transposed else x)
 
     set_slow_barriers(own, "blocks" in kernel)
+    set_traits(own, slow_compiler=kernel == "gemm_blocks-t32")
     if "coopmat" in kernel and not runs_fragments(own):
         pytest.skip("it needs matrix units, and to know where their elements lie")
-    if "coopmat" in kernel:  # also offered for small products of an A without vectors
-        monkeypatch.setattr(float_kernels, "_WORTH_REPACKING", 0)
-    monkeypatch.setattr(float_kernels, "_PACKED_K", 0)
-    monkeypatch.setattr(float_kernels, "MANY_COLUMNS", 200)
-    with tuning.trial(EveryWork(kernel)):
+    with_figures(monkeypatch, **{
+        # Also offered for small products of an A without vectors.
+        "gemm_coopmat": {"worth": 0}, "gemm_coopmat.t64x256p": {"k": 0},
+        "gemm_few_rows_coopmat": {"columns": 200}})
+    # A GPU's tiles say in how many parts they split K.
+    parts = "2" if kernel.startswith("gemm-") and kernel.endswith("-split") and (
+        not own.target.traits.is_cpu) else ""
+    with tuning.trial(EveryWork(kernel + parts)):
         y = dml.gemm(
             given(a, trans_a), given(b, trans_b), own.tensor(c) if whole else None,
             trans_a=trans_a, trans_b=trans_b, alpha=0.5, beta=2.0,
             fused_activation=dml.ActivationReluOperatorDesc() if whole else None).numpy()
     expected = a.astype(np.float64) @ b.astype(np.float64) / 2
     assert (y == (np.maximum(expected + 2.0 * c, 0) if whole else expected)).all()
-    names = {name for each in own._compiled.values() for name in each.variants}
-    assert kernel.removesuffix("-split").replace("-", ".") in names & TESTED
+    names = {name for each in own.compiled.values() for name in each.variants}
+    assert kernel.removesuffix("-split").replace("-", ".") in names & VARIANTS
+
+
+def _unit(tile: str) -> dict[str, int]:
+    every = sizes(f"gemm_coopmat.{tile}")
+    return {name: every[name] for name in ("m", "n", "depth", "lanes")}
+
+
+@pytest.mark.parametrize(("size", "trans_a", "trans_b", "whole"), [
+    ((2, 66, 96, 72), 0, 0, True), ((1, 70, 133, 141), 0, 1, False),
+    ((3, 33, 24, 200), 1, 0, False)])
+@pytest.mark.parametrize("tile", _OTHER_UNITS)
+def test_units_of_any_shape_compute_the_same(
+    tile: str, size: tuple[int, ...], trans_a: int, trans_b: int, whole: bool, own: dml.Device,
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Mesa's lavapipe since 26 has those of 8 x 8 x 8."""
+    m, n, depth, lanes = _unit(tile).values()
+    if not own.target.traits.multiplies(m, n, depth, "f16", "f32", lanes):
+        pytest.skip("the device lists no such matrix units")
+    set_slow_barriers(own, False)
+    with_figures(monkeypatch, gemm_coopmat={"worth": 0})
+    batches, rows, k, columns = size
+    a, b, c = (rng.integers(-4, 5, (batches, *each)).astype(np.float16)
+               for each in ((rows, k), (k, columns), (rows, columns)))
+    given = [own.tensor(np.ascontiguousarray(x.swapaxes(1, 2)) if transposed else x)
+             for x, transposed in ((a, trans_a), (b, trans_b))]
+    with tuning.trial(EveryWork(f"gemm_coopmat-{tile}")):
+        y = dml.gemm(*given, own.tensor(c) if whole else None, trans_a=trans_a, trans_b=trans_b,
+                     alpha=0.5, beta=2.0)
+    expected = a.astype(np.float64) @ b.astype(np.float64) / 2 + (2.0 * c if whole else 0)
+    np.testing.assert_array_equal(y.numpy(), expected)
+    names = {name for each in own.compiled.values() for name in each.variants}
+    assert any(name.startswith(f"gemm_coopmat.{tile}") for name in names)
+
+
+def _lists(m: int, n: int, depth: int, own: int, sizes: tuple[int, int]) -> Target:
+    """A GPU with matrix units of a shape, subgroups of ``own``, and others that may be asked
+    for."""
+    return target_of(_library_of_everything(), replace(
+        dml.default_device().adapter, type="discrete", driver="a driver", name="a GPU", cores=64,
+        features=frozenset({"subgroupSizeControl", "computeFullSubgroups"}), subgroup_size=own,
+        subgroup_sizes=sizes, max_shared_memory=48 << 10, max_workgroup_invocations=1024,
+        cooperative_matrices=(CooperativeMatrix(
+            m, n, depth, "f16", "f16", "f32", "f32", "subgroup"),)))
+
+
+@pytest.mark.parametrize(("shape", "own", "asked", "variant"), [
+    ((16, 16, 16), 64, (32, 64), "gemm_coopmat.t64"),
+    ((16, 16, 16), 64, (64, 64), "gemm.t64"),  # nothing is made for 64
+    ((16, 16, 16), 64, (0, 0), "gemm.t64"),
+    ((8, 16, 16), 32, (16, 32), "gemm_coopmat.t64m8n16"),
+    ((8, 8, 16), 32, (8, 32), "gemm_coopmat.t32m8n8"),
+    ((8, 8, 8), 8, (8, 8), "gemm_coopmat.t16m8n8d8"),
+    ((16, 8, 8), 32, (32, 32), "gemm.t64"),  # a shape that no kernel has
+])
+def test_matrix_units_are_those_that_the_device_lists(
+    shape: tuple[int, int, int], own: int, asked: tuple[int, int], variant: str
+) -> None:
+    target = _lists(*shape, own, asked)
+    if target.library.find("gemm_coopmat", "t64") is None:
+        pytest.skip("the cooperative-matrix shader needs a newer glslang")
+    a, b, y = (dml.TensorDesc("float16", s) for s in ((512, 512), (512, 512), (512, 512)))
+    desc = dml.GemmOperatorDesc(a_tensor=a, b_tensor=b, output_tensor=y, trans_a=0, trans_b=0,
+                                alpha=1.0, beta=0.0)
+    with tuning.trial({}):
+        (dispatch,) = desc.operator.lower(desc, target).execute
+    assert dispatch.variant.name == variant
+    asks = dispatch.variant.subgroup_size
+    assert asks == 0 or asks == own or asks in range(asked[0], asked[1] + 1)
 
 
 def _as_gpu(device: dml.Device, cores: int) -> None:
-    traits = replace(device._target.traits, is_cpu=False, slow_barriers=False, cores=cores)
-    device._target = replace(device._target, traits=traits)
+    traits = replace(device.target.traits, is_cpu=False, slow_barriers=False, cores=cores)
+    device.target = replace(device.target, traits=traits)
 
 
 @pytest.mark.parametrize(("k", "columns", "transposed"), [
@@ -136,14 +228,13 @@ def test_kernels_of_a_gpu_compute_the_same(
     kernel: str, k: int, columns: int, transposed: int, own: dml.Device,
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(float_kernels, "_OFFERED", 99)
     _as_gpu(own, 132)
     a, b = (rng.integers(-4, 5, s).astype(np.float32) for s in ((2, 140, k), (2, k, columns)))
     given = [np.ascontiguousarray(x.swapaxes(1, 2)) if transposed else x for x in (a, b)]
     with tuning.trial(EveryWork(f"gemm-{kernel}")):
         y = dml.gemm(*map(own.tensor, given), trans_a=transposed, trans_b=transposed)
     np.testing.assert_array_equal(y.numpy(), a @ b)
-    (compiled,) = own._compiled.values()
+    (compiled,) = own.compiled.values()
     (dispatch,) = compiled.plan.execute
     name, _, parts = kernel.partition("-split")
     assert dispatch.variant.name == f"gemm.{name}"
@@ -416,7 +507,7 @@ def test_few_rows_of_any_strides_and_with_a_tail(
     """C and the output are parts of larger tensors, whose other elements stay."""
     if not runs_fragments(own):
         pytest.skip("it needs matrix units, and to know where their elements lie")
-    monkeypatch.setattr(float_kernels, "MANY_COLUMNS", 200)
+    with_figures(monkeypatch, gemm_few_rows_coopmat={"columns": 200})
     batches, m, k, n = sizes
     a, b, c, r = (rng.integers(-4, 5, (batches, *size)).astype(np.float16)
                   for size in ((m, k), (k, n), (m + 1, step * n + 1), (m, n)))
@@ -427,10 +518,10 @@ def test_few_rows_of_any_strides_and_with_a_tail(
     name = f"gemm_few_rows_coopmat.{kernel.replace('-', '.')}"
     with tuning.trial(EveryWork(f"gemm_few_rows_coopmat-{kernel}-split")):
         whole = own.tensor(np.full(c.shape, 7, np.float16))
-        own._compiled.clear()
+        own.compiled.clear()
         dml.gemm(own.tensor(a), own.tensor(given), own.tensor(c)[inner], **factors,
                  out=whole[inner])
-        assert {v for x in own._compiled.values() for v in x.variants} == {name}
+        assert {v for x in own.compiled.values() for v in x.variants} == {name}
         with dml.Graph(own) as g:
             x, w, bias, other = (g.input(t.shape, t.dtype) for t in (a, given, c[inner], r))
             y = dml.gemm(x, w, bias, **factors)
@@ -455,8 +546,7 @@ def test_few_rows_keep_infinities_and_read_nothing_beside_them(
     """A and B are parts of larger tensors of NaN. The last elements along K are infinite."""
     if not runs_fragments(own):
         pytest.skip("it needs matrix units, and to know where their elements lie")
-    monkeypatch.setattr(float_kernels, "_WORTH_REPACKING", 0)
-    monkeypatch.setattr(float_kernels, "MANY_COLUMNS", 200)
+    with_figures(monkeypatch, gemm_coopmat={"worth": 0}, gemm_few_rows_coopmat={"columns": 200})
     if kernel == "n-r8" and beside < 4:  # it reads four columns or eight
         kernel = "n4-r8"
     rows = min(int(kernel.partition("-r")[2]), 13)
@@ -474,7 +564,7 @@ def test_few_rows_keep_infinities_and_read_nothing_beside_them(
     with tuning.trial(EveryWork(f"gemm_few_rows_coopmat-{kernel}-split")):
         y = dml.gemm(given(a), given(b.swapaxes(1, 2) if trans_b else b), trans_b=trans_b)
     assert (y.numpy() == expected).all()
-    names = {name for each in own._compiled.values() for name in each.variants}
+    names = {name for each in own.compiled.values() for name in each.variants}
     assert f"gemm_few_rows_coopmat.{kernel.replace('-', '.')}" in names
 
 
@@ -489,7 +579,7 @@ def test_the_plan_of_few_rows_of_any_strides_with_a_tail(
     b = (columns, 4096) if trans_b else (4096, columns)
     subtract = dml.ElementWiseSubtractOperatorDesc(
         a_tensor=strided, b_tensor=strided, output_tensor=strided)
-    desc = widened(dml.GemmOperatorDesc, *tails.FIELDS)(
+    desc = widened(dml.GemmOperatorDesc, *epilogue.FIELDS)(
         a_tensor=TensorDesc("float16", (rows, 4096)), b_tensor=TensorDesc("float16", b),
         c_tensor=strided, output_tensor=strided, tail_tensor=strided, trans_a=0, trans_b=trans_b,
         alpha=0.5, beta=2.0, tail=tuple(chain.steps_of(subtract, [1, 0], chain.MOST_TENSORS) or ()))
@@ -512,8 +602,10 @@ def test_a_is_copied_along_k(
 ) -> None:
     """By a kernel that would not need it. Rows of an A that is not transposed begin anywhere, and
     are read where they are."""
-    kernel = replace(float_kernels._TILES[-1], a_along_k=True)
-    monkeypatch.setattr(gemm, "candidates", lambda g, p: [kernel])
+    class AlongK(float_kernels._Sums):
+        prepared = float_kernels._Fragments.prepared
+
+    monkeypatch.setattr(gemm, "KERNELS", (AlongK("gemm.t32", 8),))
     a, b = (rng.integers(-4, 5, (batches, *s)).astype(np.float16) for s in ((13, 72), (72, 40)))
     if trans_a:
         x = own.tensor(np.ascontiguousarray(a.swapaxes(1, 2)))
@@ -521,10 +613,20 @@ def test_a_is_copied_along_k(
         x = own.tensor(np.pad(a, ((0, 0), (0, 0), (0, 1))))[..., :72]
     y = dml.gemm(x, own.tensor(b), trans_a=trans_a)
     assert (y.numpy() == a.astype(np.float32) @ b.astype(np.float32)).all()
-    (compiled,) = own._compiled.values()
+    (compiled,) = own.compiled.values()
     *copies, product = compiled.plan.execute
     assert len(copies) == trans_a
     assert (product.push["a_row"], product.push["a_k"]) == (72 if trans_a else 73, 1)
+
+
+class AlwaysPacked(float_kernels._PackedB):
+    """Also without matrix units: nothing is multiplied."""
+
+    def serves(self, g: FloatProduct, traits: DeviceTraits) -> str | None:
+        return None
+
+    def shader(self, g: FloatProduct) -> str:
+        return ""
 
 
 def _packed(b: np.ndarray) -> np.ndarray:
@@ -551,16 +653,15 @@ def test_b_is_packed(
     expected = np.concatenate([_packed(x) for x in b])
     seen = []
 
-    def copy_b(d: Any, p: PlanBuilder, g: float_kernels.FloatProduct, kernel: Any,
-               **more: Any) -> None:
+    def copy_b(p: PlanBuilder, g: FloatProduct, launch: FloatLaunch, **more: Any) -> None:
         seen.extend((x.spec["VECTORS"], x.spec["SHIFTED"]) for x in p._execute
                     if x.variant.name == "gemm_pack")
         x = TensorDesc("float16", (len(expected),))
-        p.add(copied(p.target, x.sizes, View(TEMPORARY, x, x.strides, g.views["b"].operand.offset),
-                     View("output_tensor", x, x.strides)))
+        p.add(copied(p, x.sizes, CopyView(TEMPORARY, x, x.strides, g.views["b"].operand.offset),
+                     CopyView("output_tensor", x, x.strides)))
 
-    monkeypatch.setattr(gemm, "candidates", lambda g, p: [float_kernels._PACKED])
-    monkeypatch.setattr(gemm, "dispatch_product", copy_b)
+    monkeypatch.setattr(gemm, "KERNELS", (AlwaysPacked(),))
+    monkeypatch.setattr(float_kernels, "dispatch_product", copy_b)
     given = own.tensor(np.repeat(b.swapaxes(1, 2) if trans_b else b, step, 2))[..., ::step]
     rows = -(-len(expected) // (batches * n))
     y = dml.gemm(own.tensor(np.zeros((batches, rows, k), np.float16)), given, trans_b=trans_b)
@@ -579,16 +680,15 @@ def test_k_of_a_is_filled_up(
     batches, m, k = sizes
     a = rng.integers(1, 999, sizes).astype(np.float16)
 
-    def copy_a(d: Any, p: PlanBuilder, g: float_kernels.FloatProduct, kernel: Any,
-               **more: Any) -> None:
-        assert g.k == filled and not dict(kernel.spec).get("ENDS_INSIDE")
+    def copy_a(p: PlanBuilder, g: FloatProduct, launch: FloatLaunch, **more: Any) -> None:
+        assert g.k == filled and g.k % launch.k == 0
         view, to = g.views["a"], (batches, m, filled)
         x = TensorDesc("float16", to, view.strides)
-        p.add(copied(p.target, to, View(view.operand.slot, x, view.strides, view.operand.offset),
-                     View("output_tensor", x, dml.TensorDesc("float16", to).strides)))
+        p.add(copied(p, to, CopyView(view.operand.slot, x, view.strides, view.operand.offset),
+                     CopyView("output_tensor", x, dml.TensorDesc("float16", to).strides)))
 
-    monkeypatch.setattr(gemm, "candidates", lambda g, p: [float_kernels._PACKED])
-    monkeypatch.setattr(gemm, "dispatch_product", copy_a)
+    monkeypatch.setattr(gemm, "KERNELS", (AlwaysPacked(),))
+    monkeypatch.setattr(float_kernels, "dispatch_product", copy_a)
     given = own.tensor(np.ascontiguousarray(a.swapaxes(1, 2)) if trans_a else a)
     b = own.tensor(np.zeros((1, k, columns), np.float16)).broadcast_to((batches, k, columns))
     y = dml.gemm(given, b, trans_a=trans_a)

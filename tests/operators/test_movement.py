@@ -10,14 +10,15 @@ import pytest
 
 import kompute_dml as dml
 from kompute_dml.lowering.plan import Dispatch, Target
-from kompute_dml.operators import movement
+from kompute_dml.operators import padding
 from kompute_dml.runtime.shader_library import ShaderLibrary
 from switches import SWIFTSHADER, long_pipelines
 
-WALKED = {f"join_walked.{how}.p{most}" for how in ("join", "split") for most in (6, 14)}
+_WALKED = {f"join_walked.{how}.p{most}" for how in ("join", "split") for most in (6, 14)}
 """What joins and splits tensors of any strides on a GPU."""
-STAGED = {"padding_staged.b8", "padding_staged.b16"}
+_STAGED = {"padding_staged.b8", "padding_staged.b16"}
 """What keeps rows and planes that are padded in shared memory."""
+VARIANTS = _WALKED | _STAGED
 _NUMPY_MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
 
 
@@ -30,8 +31,8 @@ def paths(
         pytest.skip("lavapipe runs what GPUs take")
     own = dml.Device(device.adapter)
     if request.param == "a GPU's":
-        target = own._target
-        monkeypatch.setattr(own, "_target", replace(target, traits=replace(
+        target = own.target
+        monkeypatch.setattr(own, "target", replace(target, traits=replace(
             target.traits, is_cpu=False, local_size=min(256, target.traits.local_size))))
     yield own
     own.close()
@@ -39,7 +40,7 @@ def paths(
 
 def _binding(device: dml.Device, most: int) -> Target:
     """The device, as if a shader could bind so many storage buffers."""
-    target = device._target
+    target = device.target
     return replace(target, traits=replace(target.traits, max_bindings=most),
                    library=ShaderLibrary(target.library.features, most))
 
@@ -67,9 +68,9 @@ def test_many_tensors_are_joined_and_split(
     bound: int, kind: str, unit: int, paths: dml.Device, rng: np.random.Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if bound > paths._target.traits.max_bindings:
+    if bound > paths.target.traits.max_bindings:
         pytest.skip("the device binds fewer")
-    monkeypatch.setattr(paths, "_target", _binding(paths, bound))
+    monkeypatch.setattr(paths, "target", _binding(paths, bound))
     widths = rng.integers(1, 30, 45) * unit
     parts = [rng.integers(0, 99, (70, int(n))).astype(kind) for n in widths]
     whole = dml.join([paths.tensor(x) for x in parts], axis=1)
@@ -84,8 +85,8 @@ def test_tensors_of_any_strides_are_joined_and_split(
     dtype: str, bound: int, paths: dml.Device, rng: np.random.Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    bound = min(bound, paths._target.traits.max_bindings)
-    monkeypatch.setattr(paths, "_target", _binding(paths, bound))
+    bound = min(bound, paths.target.traits.max_bindings)
+    monkeypatch.setattr(paths, "target", _binding(paths, bound))
     most = 14 if bound >= 16 else 6
     for order, axis in (((0, 1, 2), 1), ((0, 1, 2), 2), ((1, 0, 2), 2), ((2, 0, 1), 2)):
         parts, given = [], []
@@ -110,10 +111,10 @@ def test_tensors_of_any_strides_are_joined_and_split(
         for got, part in zip(dml.split(out[place], sections=sections, axis=axis), parts):
             assert np.array_equal(got.numpy(), part), (order, axis)
         for how, kind in (("join", dml.JoinOperatorDesc), ("split", dml.SplitOperatorDesc)):
-            last = [key for key in paths._compiled if key[0] is kind][-1]
-            names = [d.variant.name for d in paths._compiled[last].plan.execute]
-            if paths._target.traits.is_cpu:
-                assert len(names) == 16 and not WALKED & {*names}
+            last = [key for key in paths.compiled if key[0] is kind][-1]
+            names = [d.variant.name for d in paths.compiled[last].plan.execute]
+            if paths.target.traits.is_cpu:
+                assert len(names) == 16 and not _WALKED & {*names}
             else:
                 assert names == [f"join_walked.{how}.p{most}"] * -(-16 // most)
 
@@ -126,8 +127,8 @@ def test_borders_in_several_workgroups(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Elements of all widths in lines.
-    monkeypatch.setattr(movement, "_LONGEST_LINE", {1: 32, 2: 64, 4: 256})
-    monkeypatch.setattr(movement, "_STAGED_SIZES", ())
+    monkeypatch.setattr(padding, "_LONGEST_LINE", {1: 32, 2: 64, 4: 256})
+    monkeypatch.setattr(padding, "_STAGED_SIZES", ())
     for sizes, start, end in (((3, 90, 70), (0, 2, 3), (0, 1, 4)), ((2500, 17), (1, 0), (0, 2)),
                               ((70_001,), (3,), (9,)), ((2, 5000), (0, 4999), (1, 2)),
                               # Rows of whole words, alone or together.
@@ -145,7 +146,7 @@ def test_borders_in_several_workgroups(
 
 
 def _last_plan(device: dml.Device) -> Sequence[Dispatch]:
-    return list(device._compiled.values())[-1].plan.execute
+    return list(device.compiled.values())[-1].plan.execute
 
 
 @long_pipelines
@@ -156,8 +157,8 @@ def test_rows_and_planes_are_padded_in_shared_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own, value = dml.Device(device.adapter), 7
-    target = own._target
-    monkeypatch.setattr(own, "_target", replace(target, traits=replace(
+    target = own.target
+    monkeypatch.setattr(own, "target", replace(target, traits=replace(
         target.traits, is_cpu=False, cores=1)))
     more = {"constant_values": value} if mode == dml.PaddingMode.CONSTANT else {}
     ways = set()
@@ -187,7 +188,7 @@ def test_rows_and_planes_are_padded_in_shared_memory(
             marked[inside] = expected.reshape(-1)
             assert np.array_equal(out.numpy(), marked), (sizes, skipped)
             (dispatch,) = _last_plan(own)
-            if dispatch.variant.name in STAGED:
+            if dispatch.variant.name in _STAGED:
                 ways |= {(name, dispatch.spec[name])
                          for name in ("PLANES", "WIDE", "WHOLE", "EXACT", "TOGETHER", "TURNS")}
     # These take all ways through the shader.
@@ -214,9 +215,9 @@ def test_rows_and_planes_are_padded_in_shared_memory(
 def test_narrow_elements_of_many_planes_are_staged(
     dtype: str, sizes: tuple[int, ...], mode: str, name: str, turns: int, device: dml.Device,
 ) -> None:
-    traits = replace(device._target.traits, is_cpu=False, local_size=256, cores=132,
+    traits = replace(device.target.traits, is_cpu=False, local_size=256, cores=132,
                      max_invocations=1024, max_shared_memory=49152)
-    target = replace(device._target, traits=traits)
+    target = replace(device.target, traits=traits)
     padded = [n + 6 * (i > 0) for i, n in enumerate(sizes)]
     desc = dml.PaddingOperatorDesc(
         input_tensor=dml.TensorDesc(dtype, sizes), output_tensor=dml.TensorDesc(dtype, padded),

@@ -11,7 +11,7 @@ import kompute_dml as dml
 from kompute_dml.operators import normalization
 from test_convolution import set_traits
 
-CHANNELS = {"local_response_normalization_channels_grad",
+VARIANTS = {"local_response_normalization_channels_grad",
             "local_response_normalization_channels_halves_grad"}
 """What computes gradients across channels on a GPU."""
 
@@ -111,7 +111,7 @@ def test_response_of_halves_along_channels(
             given, gradient, out=made, cross_channel=True, local_size=size, **more)
 
     result = call().numpy()
-    names = {n for each in gpu._compiled.values() for n in each.variants}
+    names = {n for each in gpu.compiled.values() for n in each.variants}
     assert names == {"local_response_normalization_channels_" + "halves_" * halves + "grad"}
     with np.errstate(invalid="ignore"):
         exact = _response_gradient(x.astype(np.float64), dy.astype(np.float64), size, **more)

@@ -22,7 +22,7 @@ def test_operator(
     check(run, device_without(run.disabled), rng)
 
 
-FEW_BINDINGS = {"quantized_linear_add.factors", "quantized_linear_add_factors"}
+VARIANTS = {"quantized_linear_add.factors", "quantized_linear_add_factors"}
 """Variants for devices that bind few buffers. The next test runs them."""
 
 
@@ -30,8 +30,8 @@ def test_sums_on_devices_that_bind_few_buffers(
     device: dml.Device, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
     """Six scalars need more than 8 bindings, so a first dispatch combines them."""
-    monkeypatch.setattr(device._runtime.library, "max_bindings", 8)
-    monkeypatch.setattr(device._runtime.library, "_found", {})  # what was found with more bindings
+    monkeypatch.setattr(device.runtime.library, "max_bindings", 8)
+    monkeypatch.setattr(device.runtime.library, "_found", {})  # what was found with more bindings
     made = [run for case in CASES if case.operator == "ELEMENT_WISE_QUANTIZED_LINEAR_ADD"
             for run in runs(case) if run.level == "descriptor" and not run.in_place]
     for run in made[:: max(len(made) // 12, 1)]:
@@ -39,9 +39,9 @@ def test_sums_on_devices_that_bind_few_buffers(
     desc = dml.ElementWiseQuantizedLinearAddOperatorDesc(**{
         f"{n}_tensor": dml.TensorDesc("float32" if "scale" in n else "uint8", (1,))
         for n in ("a", "a_scale", "b", "b_scale", "output_scale", "output")})
-    few = Target(device._runtime.library, target("").traits)
+    few = Target(device.runtime.library, target("").traits)
     dispatches = desc.operator.lower(desc, few).execute
-    assert {d.variant.name for d in dispatches} == FEW_BINDINGS
+    assert {d.variant.name for d in dispatches} == VARIANTS
     assert [len(d.operands) for d in dispatches] == [7, 4]
 
 
@@ -148,7 +148,7 @@ def test_products_large_enough_for_cooperative_matrices(
         upload(a, "a" in across), a_scale, upload(b, "b" not in across), b_scale,
         a_zero_point=a_zero, b_zero_point=b_zero, bias=added, output_data_type=real,
     )
-    assert any("coopmat" in v for c in device._compiled.values() for v in c.variants)
+    assert any("coopmat" in v for c in device.compiled.values() for v in c.variants)
     wide_a = a.astype(np.float64) - (0 if a_zero is None else a_zero)
     wide_b = b.astype(np.float64) - (0 if b_zero is None else b_zero)
     expected = (wide_a @ wide_b).astype(np.float32)

@@ -12,18 +12,30 @@ import pytest
 import kompute_dml as dml
 from kompute_dml.bench.constants import initialized
 from kompute_dml.desc import TensorDesc
-from kompute_dml.graph.tails import FIELDS
-from kompute_dml.lowering.activation import NAMES, Step
+from kompute_dml.graph.passes.epilogue import FIELDS
+from kompute_dml.lowering.activation import ActivationStep
 from kompute_dml.lowering.builder import PlanBuilder
-from kompute_dml.lowering.copy import View, copied
+from kompute_dml.lowering.copy import CopyView, copied
+from kompute_dml.lowering.kernel import Kernel, explained
 from kompute_dml.lowering.plan import PERSISTENT, Plan
 from kompute_dml.operators.base import widened
-from kompute_dml.operators.convolution import packed
-from plans import checked
+from kompute_dml.operators.convolution import kernels, packed
+from kompute_dml.operators.convolution.layer import Layer
+from kompute_dml.runtime.shader_library import codes
+from plans import checked, shaders_of
 from test_convolution import _matrix_units
 
 SHADER = "convolution_packed_coopmat"
-PACKED_FILTERS = {"convolution_pack_filter", *(f"{SHADER}.{t.name}" for t in packed.TILES)}
+VARIANTS = {"convolution_pack_filter", *shaders_of(packed.KERNELS)}
+
+
+def _only(monkeypatch: pytest.MonkeyPatch, tile: str, splits: int = 1) -> None:
+    """Convolutions of floats have no other kernel."""
+    kernel = next(k for k in packed.KERNELS if k.tile == tile)
+    monkeypatch.setitem(kernels.KERNELS, "float", (kernel,))
+    monkeypatch.setattr(packed, "_splits", lambda c: {splits})
+
+
 """Variants that these tests run, those of matrix units where there are some."""
 
 
@@ -80,19 +92,21 @@ def test_filters_are_packed(
         phases = [([0, 1, 2, 3], [0, 1])]
     if mirrored:
         phases = [([3 - y for y in ys], [1 - x for x in xs]) for ys, xs in phases]
-    chosen = next(t for t in packed.TILES if t.name == tile)
+    chosen = next(k for k in packed.KERNELS if k.tile == tile)
     expected = _in_order(w, phases, chosen.pixels_left)
     positions, room = 24, 2048 * chosen.passes
     """``room``: the most elements before the filter, which begins at a multiple of them."""
 
-    def copy_filter(p: PlanBuilder, c: Any, choice: Any, y: Any, y_strides: Any, last: bool,
-                    bound: Any, *_: Any) -> None:
-        d = TensorDesc("float16", (len(expected) + room,))
-        p.add(copied(p.target, d.sizes, View(PERSISTENT, d, d.strides, bound["w"].offset),
-                     View("output_tensor", d, d.strides)))
+    class Copying(Kernel[Layer]):
+        name = "copying"
 
-    monkeypatch.setattr(packed, "chosen", lambda p, c: packed.Choice(chosen, 1, 1, 1))
-    monkeypatch.setattr(packed, "dispatch", copy_filter)
+        def lower(self, layer: Layer, p: PlanBuilder) -> None:
+            d, packed_filter = TensorDesc("float16", (len(expected) + room,)), (
+                packed.filter_in_order(p, layer.c, chosen))
+            p.add(copied(p, d.sizes, CopyView(PERSISTENT, d, d.strides, packed_filter.offset),
+                         CopyView("output_tensor", d, d.strides)))
+
+    monkeypatch.setitem(kernels.KERNELS, "float", (Copying(),))
     if transposed:
         x = np.zeros((2, 40, positions, positions), np.float16)
         given, out = np.ascontiguousarray(w.swapaxes(0, 1)), (2, 72, 2 * positions, 2 * positions)
@@ -110,7 +124,7 @@ def _images_for_units(
     own: dml.Device, rng: np.random.Generator, *sizes: tuple[int, ...]
 ) -> list[np.ndarray]:
     """Whole numbers in FLOAT16, where matrix units can multiply them."""
-    traits = own._target.traits
+    traits = own.target.traits
     if not traits.fragments_alike or not traits.multiplies(16, 16, 16, "f16", "f32"):
         pytest.skip("the device has no matrix units for FLOAT16 whose elements' places are known")
     return [rng.integers(-3, 4, s).astype("float16") for s in sizes]
@@ -144,19 +158,12 @@ def test_packed_filters_compute_what_numpy_does(
     bias = rng.integers(-9, 10, expected.shape[1]).astype("float16")
     n, channels, height, width = expected.shape
     out = own.empty((n, height, width, channels), "float16").transpose(0, 3, 1, 2)
-    monkeypatch.setattr(packed, "TILES", [t for t in packed.TILES if t.name == tile])
-    monkeypatch.setattr(packed, "_splits", lambda c: {splits})
-    monkeypatch.setattr(packed, "_WORTH", 1e9)
-    seen, dispatch = set(), packed.dispatch
-
-    def spy(p: PlanBuilder, c: Any, choice: packed.Choice, *more: Any) -> None:
-        seen.add((choice.tile.name, choice.splits))
-        dispatch(p, c, choice, *more)
-
-    monkeypatch.setattr(packed, "dispatch", spy)
-    y = _run(own, image, filter_, bias, out, last=last, relu=True,
-             **{"mode": 1, **window})
-    assert seen == {(tile, splits)}
+    _only(monkeypatch, tile, splits)
+    with explained() as choices:
+        y = _run(own, image, filter_, bias, out, last=last, relu=True,
+                 **{"mode": 1, **window})
+    name, _, parts = choices[-1].taken.split("-")
+    assert (name, int(parts)) == (tile, splits)
     expected = np.maximum(expected + bias[:, None, None], 0)
     assert np.array_equal(y, expected.astype("float16"))
 
@@ -215,7 +222,8 @@ def _plan_of(x: tuple[int, ...], w: tuple[int, ...], *, owned: bool = True, know
 
     plain = dml.TensorFlags.NONE
     y = desc((x[0], channels, *sides), last, plain)
-    added = {"tail_tensor": y, "tail": (Step(NAMES.index("add"), (0, 1), ()),)} if tail else {}
+    add = ActivationStep(codes()["add"], (0, 1), ())
+    added = {"tail_tensor": y, "tail": (add,)} if tail else {}
     described = widened(dml.ConvolutionOperatorDesc, *FIELDS)(
         input_tensor=desc(x, True, plain),
         filter_tensor=desc(w, False, dml.TensorFlags.OWNED_BY_DML if owned else plain),
@@ -292,15 +300,8 @@ def test_several_turns_compute_what_numpy_does(
         expected = np.maximum(expected + bias[:, None, None], 0)
     n, channels, height, width = expected.shape
     out = own.empty((n, height, width, channels), "float16").transpose(0, 3, 1, 2)
-    monkeypatch.setattr(packed, "TILES", [t for t in packed.TILES if t.name == tile])
-    monkeypatch.setattr(packed, "_WORTH", 1e9)
-    seen, dispatch = [], packed.dispatch
-
-    def spy(p: PlanBuilder, c: Any, choice: packed.Choice, *more: Any) -> None:
-        seen.append(choice.tile.name)
-        dispatch(p, c, choice, *more)
-
-    monkeypatch.setattr(packed, "dispatch", spy)
-    y = _run(own, image, filter_, bias, out, relu=relu, **{"mode": 1, **window})
-    assert seen == [tile]
+    _only(monkeypatch, tile)
+    with explained() as choices:
+        y = _run(own, image, filter_, bias, out, relu=relu, **{"mode": 1, **window})
+    assert [c.taken.split("-")[0] for c in choices] == [tile]
     assert np.array_equal(y, expected.astype("float16"))

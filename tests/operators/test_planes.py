@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
@@ -11,15 +12,14 @@ import numpy as np
 import pytest
 
 import kompute_dml as dml
-from kompute_dml import tuning
 from kompute_dml.desc import TensorDesc
 from kompute_dml.dtypes import DataType
 from kompute_dml.lowering import builder
-from kompute_dml.operators import pooling_gradient
+from kompute_dml.operators import pooling, pooling_gradient, resample, resample_gradient
 from switches import SWIFTSHADER
-from test_convolution import EveryWork, set_traits
+from test_convolution import set_traits
 
-PLANES = {
+VARIANTS = {
     *(f"{shader}.{op}.{layout}" for shader in ("pooling_planes", "pooling_grad_planes")
       for op in ("max", "average") for layout in ("first", "last")),
     "pooling_planes.winner.first", "pooling_planes.winner.last",
@@ -66,6 +66,16 @@ _POOLS = pytest.mark.parametrize("pool", [
 ], ids=lambda pool: f"{pool.op}-{pool.size}")
 
 
+@contextmanager
+def _forced(which: str) -> Iterator[None]:
+    """Only kernels for planes, or only the general ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (pooling, pooling_gradient, resample, resample_gradient):
+            patch.setattr(module, "KERNELS", tuple(
+                k for k in module.KERNELS if (k.name == "general") == (which == "general")))
+        yield
+
+
 @pytest.fixture
 def exact(own: dml.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[dml.Device]:
     """A device whose units count as exact: kernels for planes compare floats."""
@@ -86,11 +96,11 @@ def _both(device: dml.Device, call: Callable[[], dml.Tensor], *kernels: str) -> 
     """The results of the general kernels and of ``kernels``."""
     results = []
     for which in ("general", "planes"):
-        device._compiled.clear()
-        with tuning.trial(EveryWork(which)):
+        device.compiled.clear()
+        with _forced(which):
             results.append(call().numpy())
-    names = {n for each in device._compiled.values() for n in each.variants}
-    assert names == set(kernels) <= PLANES
+    names = {n for each in device.compiled.values() for n in each.variants}
+    assert names == set(kernels) <= VARIANTS
     return results
 
 
@@ -141,14 +151,14 @@ def test_means_of_planes(
     x = _tensor(own, rng.integers(-9, 10, (2, 24, *size)).astype(data_type), last)
     general = dml.average_pooling(x, window_size=size).numpy()
     kernel = f"pooling_means.{'last' if last else 'first'}.{reduced}"
-    assert kernel in PLANES
-    subgroup = own._target.traits.subgroup_size if reduced == "subgroups" else 1 << 10
-    if own._target.library.find(*kernel.split(".")) is None or subgroup < 8:
+    assert kernel in VARIANTS
+    subgroup = own.target.traits.subgroup_size if reduced == "subgroups" else 1 << 10
+    if own.target.library.find(*kernel.split(".")) is None or subgroup < 8:
         pytest.skip("needs shuffles in subgroups of 8")
     set_traits(own, is_cpu=False, cores=64, subgroup_size=subgroup)
-    own._compiled.clear()
+    own.compiled.clear()
     for _ in range(2):
-        own._runtime.zeros._next = 0  # the second finds the count of parts as the first left it
+        own.runtime.zeros._next = 0  # the second finds the count of parts as the first left it
         made = own.tensor(np.full((2, 24, 1, 1), 99, data_type))
         dml.average_pooling(x, window_size=size, out=made)
         assert np.array_equal(made.numpy(), general)
@@ -166,7 +176,7 @@ def test_a_window_of_the_planes_size_may_lie_beside_it(
     x = own.tensor(rng.integers(-9, 10, (2, 8, 9, 11)).astype(np.float32))
 
     def pooled() -> np.ndarray:
-        own._compiled.clear()
+        own.compiled.clear()
         return dml.average_pooling1(x, window_size=(9, 11), strides=(99, 99), dilations=dilations,
                                     start_padding=padding).numpy()
 
@@ -196,9 +206,9 @@ def test_one_pass_down_strips(
     dy = rng.integers(-9, 10, (2, 8, *pool.made)).astype(np.float16)
     given, image = _tensor(exact, dy, last), _tensor(exact, x, last)
     out = _tensor(exact, np.zeros(x.shape, np.float16), last)
-    with tuning.trial(EveryWork("planes")):
+    with _forced("planes"):
         made = dml.max_pooling_grad(image, given, dilations=(1, 1), out=out, **pool.arguments)
-    names = {n for each in exact._compiled.values() for n in each.variants}
+    names = {n for each in exact.compiled.values() for n in each.variants}
     kernel = "pairs" if strides == (2, 2) else "planes_halves"
     assert names == {f"pooling_grad_{kernel}.{'last' if last else 'first'}"}
     assert np.array_equal(made.numpy(), _max_gradient(x, dy, pool.strides, (pool.padding,) * 2))
@@ -215,7 +225,7 @@ def test_every_nan_is_the_largest(
                    (2, 8, *pool.size)).view(np.float16)
     dy = rng.integers(-9, 10, (2, 8, *pool.made)).astype(np.float16)
     given, image = _tensor(exact, dy, last), _tensor(exact, x, last)
-    with tuning.trial(EveryWork("general")):
+    with _forced("general"):
         made = dml.max_pooling_grad(image, given, dilations=(1, 1), **pool.arguments)
     assert np.array_equal(made.numpy(), _max_gradient(x, dy, pool.strides, (pool.padding,) * 2))
 
@@ -288,11 +298,11 @@ def test_gradients_of_pairs_of_windows(
     image = _with_gaps(exact, x, last, more)[1]
     whole, out = _with_gaps(exact, np.full_like(x, 7), last, more)
     ends = [max((m - 1) * 2 + 3 - n - start, 0) for m, n, start in zip(made, size, starts)]
-    with tuning.trial(EveryWork("planes")):
+    with _forced("planes"):
         result = dml.max_pooling_grad(
             image, given, window_size=(3, 3), strides=(2, 2), start_padding=starts,
             end_padding=ends, dilations=(1, 1), out=out).numpy()
-    names = {n for each in exact._compiled.values() for n in each.variants}
+    names = {n for each in exact.compiled.values() for n in each.variants}
     assert names == {f"pooling_grad_pairs.{'last' if last else 'first'}"}
     assert np.array_equal(result, _max_gradient(x, dy, (2, 2), starts), equal_nan=True)
     assert not np.signbit(result[result == 0]).any()

@@ -11,12 +11,14 @@ import pytest
 import kompute_dml as dml
 from kompute_dml.graph import builder
 from kompute_dml.lowering.builder import PlanBuilder
-from kompute_dml.operators.convolution import packed, points
+from kompute_dml.operators.convolution import kernels, points
+from kompute_dml.operators.convolution.layer import Layer
+from plans import shaders_of
 from test_convolution import set_traits
 from test_packed_filters import _convolved, _plan_of, _run
 
 SHADER = "convolution_points_coopmat"
-POINT_FILTERS = {f"{SHADER}.{t.name}" for t in points.TILES}
+VARIANTS = shaders_of(points.KERNELS)
 """Variants that these tests run where there are matrix units."""
 
 
@@ -66,21 +68,24 @@ def test_which_filters_lie_in_shared_memory_with_a_tail(
     assert kernels(False) == [f"{SHADER}.{tile}"] * (tile == "s16")
 
 
-def _forced(own: dml.Device, monkeypatch: pytest.MonkeyPatch) -> list[points.Choice]:
-    """Lets the device take the kernel wherever it can. What it takes is added to the list."""
-    traits = own._target.traits
+def _forced(own: dml.Device, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Lets the device take the kernel wherever it can. Strips of a workgroup and tiles of columns
+    are added to the list."""
+    traits = own.target.traits
     if not traits.fragments_alike or not traits.multiplies(16, 16, 16, "f16", "f32"):
         pytest.skip("the device has no matrix units for FLOAT16 whose elements' places are known")
     set_traits(own, cores=4, max_shared_memory=48 << 10)
-    seen: list[points.Choice] = []
-    dispatch = points.dispatch
+    seen: list[tuple[int, int]] = []
+    lower = points.Points.lower
 
-    def spy(p: PlanBuilder, c: Any, choice: points.Choice, fused: Any) -> None:
-        seen.append(choice)
-        dispatch(p, c, choice, fused)
+    def spy(self: points.Points, layer: Layer, p: PlanBuilder) -> None:
+        split = self.split(layer, p.device)
+        assert split is not None
+        seen.append((split.strips, split.column_tiles))
+        lower(self, layer, p)
 
-    monkeypatch.setattr(packed, "microseconds", lambda *_: 1e9)
-    monkeypatch.setattr(points, "dispatch", spy)
+    monkeypatch.setitem(kernels.KERNELS, "float", points.KERNELS)
+    monkeypatch.setattr(points.Points, "lower", spy)
     return seen
 
 
@@ -116,7 +121,7 @@ def test_points_compute_what_numpy_does(
     whole = own.tensor(np.full((n, height, width, channels + 8 * apart), 7, np.float16))
     out = whole[..., :channels].transpose(0, 3, 1, 2)
     y = _run(own, image, filter_, bias, out, relu=not apart, **window)
-    assert [(choice.strips, choice.column_tiles) for choice in seen] == [split]
+    assert seen == [split]
     if bias is not None:
         expected = np.maximum(expected + bias[:, None, None], 0)
     assert np.array_equal(y, expected.astype("float16"))
@@ -150,7 +155,7 @@ def test_points_finish_with_a_tail(
                 out=out.transpose(0, 3, 1, 2))
         run = g.compile(out)
     result = run(last(image), last(other))
-    assert [(choice.strips, choice.column_tiles) for choice in seen] == [split]
+    assert seen == [split]
     assert any(n.startswith(SHADER) and n.endswith(".tail") for n in run.variants)
     expected = np.maximum((sums + bias[:, None, None]).astype("float16") + other, 0)
     assert np.array_equal(result, last(expected.astype("float16")))

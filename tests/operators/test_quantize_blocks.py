@@ -26,8 +26,8 @@ def paths(
 ) -> Iterator[dml.Device]:
     own = dml.Device(device.adapter)
     if request.param != "its own":
-        target = own._target
-        monkeypatch.setattr(own, "_target", replace(target, traits=replace(
+        target = own.target
+        monkeypatch.setattr(own, "target", replace(target, traits=replace(
             target.traits, is_cpu=False, local_size=64,
             exact_units=request.param.endswith("units"))))
     yield own

@@ -13,17 +13,17 @@ import pytest
 import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.lowering.plan import Plan
-from kompute_dml.operators.convolution import matrix_units, slices
-from plans import checked
-from test_convolution import EveryWork, _matrix_units
+from kompute_dml.operators.convolution import grids, slices, tiles
+from plans import checked, shaders_of
+from test_convolution import EveryWork, _matrix_units, set_traits
 from test_packed_filters import _convolved
 
 SHADER = "convolution_coopmat.i8"
-_TILES = [kernel.axes.partition(".")[2] for kernel in matrix_units._BYTES]
+_TILES = [kernel.axes.partition(".")[2] for kernel in tiles.BYTES]
 SLICES, GRIDS = "convolution_bytes_coopmat", "convolution_grid_coopmat"
-INTEGER_TILES = {"convolution_sum.quantized", GRIDS, *(f"{SHADER}.{tile}" for tile in _TILES),
-                 *(f"{SLICES}.{tile.name}" for tile in slices.TILES)}
-"""Variants that these tests run where there are matrix units."""
+VARIANTS = {"convolution_sum.quantized", *shaders_of(
+    (*tiles.BYTES, *tiles.OF_DOTS, *slices.KERNELS, *grids.KERNELS))}
+"""Variants that these tests run, most where there are matrix units."""
 
 
 def _layer(n: int, channels: int, side: int, filters: int, taps: int, *, last: bool = True,
@@ -83,16 +83,26 @@ def _tensor(own: dml.Device, value: np.ndarray, last: bool) -> dml.Tensor:
     return own.tensor(np.ascontiguousarray(value.transpose(0, 2, 3, 1))).transpose(0, 3, 1, 2)
 
 
-def _names(own: dml.Device) -> list[str]:
-    """What the operator runs on a device with matrix units: here, else on an H200."""
-    (compiled,) = own._compiled.values()
+def _kernels(own: dml.Device, units: bool) -> dict[str, str]:
+    """The shaders of kernels in tiles by their names: on matrix units or, for a device that from
+    now on has none, by products of four bytes."""
+    if units:
+        return {tile: f"{SHADER}.{tile}" for tile in _TILES}
+    set_traits(own, cooperative_matrices=())
+    return {f"dots-{kernel.axes}": f"{tiles.DOTS}.{kernel.axes}" for kernel in tiles.OF_DOTS}
+
+
+def _names(own: dml.Device, units: bool = True) -> list[str]:
+    """What the operator runs here. On matrix units that are not here: on an H200."""
+    (compiled,) = own.compiled.values()
     plan = compiled.plan
-    if not own._target.traits.multiplies(16, 16, 32, "i8", "i32"):
+    if units and not own.target.traits.multiplies(16, 16, 32, "i8", "i32"):
         plan = _plan_of(compiled.operator.desc)
     return [d.variant.name for d in plan.execute if "tiles" not in d.variant.name
             and "pack" not in d.variant.name]
 
 
+@pytest.mark.parametrize("units", [True, False])
 @pytest.mark.parametrize(("x", "w", "window", "types", "full", "last"), [
     ((3, 72, 7, 7), (136, 72, 3, 3), _SAME,
      ("int8", "int8", "int8"), True, True),
@@ -106,7 +116,8 @@ def _names(own: dml.Device) -> list[str]:
 ])
 def test_tiles_compute_what_numpy_does(
     x: tuple[int, ...], w: tuple[int, ...], window: dict[str, Any],
-    types: Sequence[str], full: bool, last: bool, own: dml.Device, rng: np.random.Generator,
+    types: Sequence[str], full: bool, last: bool, units: bool, own: dml.Device,
+    rng: np.random.Generator,
 ) -> None:
     """QUANTIZED_LINEAR_CONVOLUTION. ``full``: with bias, zero points, and scales of channels.
     Results lie halfway between numbers, and beyond the range."""
@@ -131,20 +142,21 @@ def test_tiles_compute_what_numpy_does(
     expected = np.clip(whole, limits[2].min, limits[2].max).astype(types[2])
     plain = last or x[2:] == (1, 1)  # neighbours in the output are channels
     given, weights = _tensor(own, image, last), own.tensor(filter_)
-    for tile in _TILES:
+    for tile, shader in _kernels(own, units).items():
         out = _tensor(own, np.full_like(expected, 85), last)
-        own._compiled.clear()
+        own.compiled.clear()
         with tuning.trial(EveryWork(f"{tile}-1")):
             dml.quantized_linear_convolution(
                 given, np.float32(1), zeros[0], weights, own_scale, zeros[1], per_step, zeros[2],
                 bias, **window, out=out)
             assert np.array_equal(out.numpy(), expected), tile
-            assert _names(own) == [f"{SHADER}.{tile}"] + ["convolution_sum.quantized"] * (not plain)
+            assert _names(own, units) == [shader] + ["convolution_sum.quantized"] * (not plain)
 
 
+@pytest.mark.parametrize("units", [True, False])
 @pytest.mark.parametrize(("splits", "last"), [(1, True), (1, False), (3, True)])
 def test_tiles_add_up_integers(
-    splits: int, last: bool, own: dml.Device, rng: np.random.Generator,
+    splits: int, last: bool, units: bool, own: dml.Device, rng: np.random.Generator,
 ) -> None:
     """INT32 sums of CONVOLUTION_INTEGER, and those of splits of K."""
     image = rng.integers(0, 256, (2, 192, 9, 14)).astype(np.uint8)
@@ -155,9 +167,9 @@ def test_tiles_add_up_integers(
         expected = np.clip(np.rint(sums / 4096), -128, 127).astype(np.int8)
         names = ["convolution_sum.quantized"]
     x, w = _tensor(own, image, last), own.tensor(filter_)
-    for tile in _TILES:
+    for tile, shader in _kernels(own, units).items():
         out = _tensor(own, np.zeros_like(expected), last)
-        own._compiled.clear()
+        own.compiled.clear()
         with tuning.trial(EveryWork(f"{tile}-{splits}")):
             if splits == 1:
                 dml.convolution_integer(
@@ -167,7 +179,16 @@ def test_tiles_add_up_integers(
                     x, np.float32(1), np.uint8(100), w, np.float32(1), np.int8(3),
                     np.float32(4096), data_type="int8", out=out)
             assert np.array_equal(out.numpy(), expected), tile
-            assert _names(own) == [f"{SHADER}.{tile}", *names]
+            assert _names(own, units) == [shader, *names]
+
+
+@pytest.mark.parametrize("layer", [(32, 64, 56, 64, 3), (32, 512, 7, 512, 3), (1, 64, 56, 64, 3)])
+def test_products_of_four_bytes_are_taken_without_matrix_units(
+    layer: tuple[int, int, int, int, int]
+) -> None:
+    first, *_ = _plan_of(_layer(*layer), cooperative_matrices=()).execute
+    assert first.variant.name.startswith(tiles.DOTS)
+    assert first.variant.shared_bytes <= 32 << 10
 
 
 @pytest.mark.parametrize(("layer", "name"), [
@@ -245,7 +266,7 @@ ENDS = [("int8", True, False), ("uint8", True, True), ("int8", False, True)]
     ((33, 64, 1, 1), (136, 64, 1, 1), {}),
 ])
 @pytest.mark.parametrize(("kind", "full", "apart"), ENDS)
-@pytest.mark.parametrize("tile", [tile.name for tile in slices.TILES])
+@pytest.mark.parametrize("tile", [kernel.tile for kernel in slices.KERNELS])
 def test_slices_compute_what_numpy_does(
     tile: str, x: tuple[int, ...], w: tuple[int, ...], window: dict[str, Any], kind: str,
     full: bool, apart: bool, own: dml.Device, rng: np.random.Generator,
@@ -280,7 +301,7 @@ def _compute_what_numpy_does(
 ) -> None:
     """``full``: with bias, an output's zero point, and scales of channels. ``apart``: something
     lies between the output's pixels."""
-    traits = own._target.traits
+    traits = own.target.traits
     if not traits.fragments_alike or not traits.multiplies(16, 16, 32, "i8", "i32"):
         pytest.skip("the device has no matrix units for bytes whose elements' places are known")
     limit, channels = np.iinfo(kind), w[0]
@@ -299,7 +320,7 @@ def _compute_what_numpy_does(
         dml.quantized_linear_convolution(
             _tensor(own, image, True), np.float32(1), None, own.tensor(filter_), own_scale, None,
             per_step, y_zero, bias, **window, out=out)
-    (compiled,) = own._compiled.values()
+    (compiled,) = own.compiled.values()
     assert compiled.plan.execute[-1].variant.name == variant
     assert np.array_equal(out.numpy(), expected)
     assert (room.numpy()[..., channels:] == 85).all()

@@ -163,8 +163,6 @@ def test_matrix_multiply_integer_to_float(data: Any, device: dml.Device) -> None
     _run(data, case, case.all_types()[0], device)
 
 
-
-
 @st.composite
 def _windows(draw: Any, axes: int) -> tuple[Sizes, Sizes, Sizes, dict[str, Sizes]]:
     """Sizes of an image, of a window and of what it makes of it, and the other attributes."""

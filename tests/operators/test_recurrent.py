@@ -29,8 +29,8 @@ def test_registers_keep_what_fits(
         return (y[0] if isinstance(y, tuple) else y).numpy()
 
     without = result()
-    traits = dataclasses.replace(own._target.traits, registers=1 << 16)
-    monkeypatch.setattr(own, "_target", dataclasses.replace(own._target, traits=traits))
-    own._compiled.clear()
+    traits = dataclasses.replace(own.target.traits, registers=1 << 16)
+    monkeypatch.setattr(own, "target", dataclasses.replace(own.target, traits=traits))
+    own.compiled.clear()
     assert np.allclose(result(), without, rtol=0, atol=1e-6)
     assert abs(without).max() > 0.01

@@ -54,13 +54,13 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     device = dml.default_device()
     if subgroups and (
             device.adapter.subgroup_size != 8
-            or not device._target.library.find(rows.SHADER, "subgroups")):
+            or not device.target.library.find(rows.SHADER, "subgroups")):
         pytest.skip("needs arithmetic and shuffles in subgroups of 8")
     monkeypatch.setattr(rows, "share_rows", lambda *_: WAYS[name])
     monkeypatch.setattr(rows, "uses_subgroups", lambda p: subgroups)
-    device._compiled.clear()
+    device.compiled.clear()
     yield name
-    device._compiled.clear()
+    device.compiled.clear()
 
 
 @pytest.mark.parametrize("way", [

@@ -11,7 +11,7 @@ import kompute_dml as dml
 from kompute_dml.dtypes import DataType
 
 TYPES = ("float32", "float16", "int8", "float64")
-SLICED = {f"slice_grad.{DataType[name.upper()].width}" for name in TYPES}
+VARIANTS = {f"slice_grad.{DataType[name.upper()].width}" for name in TYPES}
 
 
 @pytest.mark.parametrize("data_type", TYPES)
@@ -31,8 +31,8 @@ def test_zeros_and_elements_in_one_store(
     sizes: tuple[int, ...], offsets: tuple[int, ...], windows: tuple[int, ...],
     steps: tuple[int, ...],
 ) -> None:
-    traits = dataclasses.replace(own._target.traits, is_cpu=False)
-    monkeypatch.setattr(own, "_target", dataclasses.replace(own._target, traits=traits))
+    traits = dataclasses.replace(own.target.traits, is_cpu=False)
+    monkeypatch.setattr(own, "target", dataclasses.replace(own.target, traits=traits))
     expected = np.zeros(sizes, data_type)
     key = tuple(slice(o, o + w) for o, w in zip(offsets, windows))
     part = expected[key][tuple(slice(None, None, s) for s in steps)]

@@ -13,35 +13,17 @@ from ...layout import Ints, product
 from ...lowering.activation import fused_activation
 from ...lowering.builder import PlanBuilder
 from ...lowering.copy import SHADERS as COPIES
+from ...lowering.kernel import choose
 from ...lowering.plan import Plan, Target
 from ...spec import Field
 from .. import halves
-from ..base import Output, operator, widened
+from ..base import OperatorDesc, Output, operator, widened
 from ..quantize import RANGE, RANGE_FIELDS
 from . import quantized_points
-from .blocks import SHADER as BLOCKS
-from .depthwise import BYTES as DEPTHWISE_BYTES
-from .depthwise import ROWS as DEPTHWISE_ROWS
-from .depthwise import SHADER as DEPTHWISE
-from .floats import SHADER as FLOATS
 from .geometry import Axis, Window
 from .grids import SHADER as GRIDS
-from .kept import SHADER as KEPT
-from .lowering import (
-    CORE,
-    DIRECT,
-    SUM,
-    is_narrow,
-    lower_float,
-    lower_quantized,
-    lower_scaled,
-    lower_sums,
-)
-from .matrix_units import LINES, PACK, SHADER
-from .packed import PACK as PACK_FILTER
-from .packed import SHADER as PACKED
-from .patches import SHADER as PATCHES
-from .points import SHADER as POINTS
+from .kernels import KERNELS, OF_BYTES, OF_FLOATS
+from .layer import FEW, Layer
 from .problem import problem_of
 from .slices import SHADER as SLICES
 
@@ -49,7 +31,7 @@ _MAX_EXTENT = (1 << 31) - 1
 """Coordinates, also those in the padding, are signed numbers of 32 bits."""
 
 
-def _windows(d: Any) -> list[Window]:
+def _windows(d: OperatorDesc) -> list[Window]:
     """The filter's window along each axis. Raises if attributes are not valid."""
     name, x, w = d.operator.name, d.input_tensor, d.filter_tensor
     axes = x.dimension_count - 2
@@ -69,7 +51,7 @@ def _check_extent(name: str, axis: int, size: int, padding: int) -> None:
            f"be at most {_MAX_EXTENT}", size + padding)
 
 
-def _forward(d: Any) -> Ints:
+def _forward(d: OperatorDesc) -> Ints:
     """The output's spatial sizes."""
     name, x, sizes = d.operator.name, d.input_tensor, []
     for i, (n, window) in enumerate(zip(x.sizes[2:], _windows(d))):
@@ -82,22 +64,22 @@ def _forward(d: Any) -> Ints:
     return tuple(sizes)
 
 
-def _backward(d: Any) -> Ints:
+def _backward(d: OperatorDesc) -> Ints:
     name, x, sizes = d.operator.name, d.input_tensor, []
     for i, (n, window, more) in enumerate(zip(x.sizes[2:], _windows(d), d.output_padding)):
         whole = (n - 1) * window.stride + window.reach + more
         _check_extent(name, i, whole, window.start + window.end)
         size = whole - window.start - window.end
         if d.output_tensor is not None:  # any size that a FORWARD one reduces to the input
-            given = d.output_tensor.sizes[i + 2]
-            size = given if size <= given < size + window.stride else size
+            wanted = d.output_tensor.sizes[i + 2]
+            size = wanted if size <= wanted < size + window.stride else size
         expect(size > 0, name, f"StartPadding[{i}] and EndPadding[{i}]",
                f"be below {whole} together", window.start, window.end)
         sizes.append(size)
     return tuple(sizes)
 
 
-def _check_groups(d: Any, transposed: bool) -> None:
+def _check_groups(d: OperatorDesc, transposed: bool) -> None:
     """Raise if channels of input, filter and groups do not fit together."""
     name, channels, w = d.operator.name, d.input_tensor.sizes[1], d.filter_tensor.sizes
     groups = d.group_count
@@ -113,7 +95,7 @@ def _check_groups(d: Any, transposed: bool) -> None:
                f"be a multiple of GroupCount {groups}", w[0])
 
 
-def _output(d: Any, transposed: bool, data_type: DataType | None) -> dict[str, Output]:
+def _output(d: OperatorDesc, transposed: bool, data_type: DataType | None) -> dict[str, Output]:
     sizes = _backward(d) if transposed else _forward(d)
     _check_groups(d, transposed)
     w = d.filter_tensor.sizes
@@ -129,20 +111,20 @@ def _vector(name: str, field: str, t: TensorDesc | None, channels: int) -> None:
                                      if channels > 1 else ""), list(t.sizes))
 
 
-def _axes(d: Any, transposed: bool = False, mirrored: bool = False) -> list[Axis]:
+def _axes(d: OperatorDesc, transposed: bool = False, mirrored: bool = False) -> list[Axis]:
     return [Axis(n, m, window, transposed, mirrored) for n, m, window in zip(
         d.input_tensor.sizes[2:], d.output_tensor.sizes[2:], _windows(d))]
 
 
-def _is_backward(d: Any) -> bool:
+def _is_backward(d: OperatorDesc) -> bool:
     return bool(d.direction == ConvolutionDirection.BACKWARD)
 
 
-def _infer(d: Any) -> Mapping[str, Output | list[Output]]:
+def _infer(d: OperatorDesc) -> Mapping[str, Output | list[Output]]:
     return {**_output(d, _is_backward(d), d.input_tensor.data_type)}
 
 
-def _check_bias(d: Any) -> None:
+def _check_bias(d: OperatorDesc) -> None:
     if d.bias_tensor is not None:
         y = d.output_tensor.sizes
         sizes = (1, y[1], *[1] * len(y[2:]))
@@ -150,7 +132,7 @@ def _check_bias(d: Any) -> None:
                f"be {list(sizes)}", list(d.bias_tensor.sizes))
 
 
-def _check(d: Any, strict: bool) -> None:
+def _check(d: OperatorDesc, strict: bool) -> None:
     _check_bias(d)
     if not _is_backward(d):
         expect(not any(d.output_padding), d.operator.name, "OutputPadding",
@@ -158,44 +140,47 @@ def _check(d: Any, strict: bool) -> None:
 
 
 @operator("CONVOLUTION", output=_infer, check=_check, any_size=True,
-          shaders=(CORE, DIRECT, SUM, SHADER, PATCHES, KEPT, PACKED, POINTS, LINES, FLOATS, BLOCKS,
-                   PACK, PACK_FILTER, DEPTHWISE, DEPTHWISE_ROWS, *COPIES))
-def ConvolutionOperatorDesc(d: Any, p: PlanBuilder) -> None:
+          shaders=(*OF_FLOATS, *COPIES))
+def ConvolutionOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     transposed = _is_backward(d)
     axes = _axes(d, transposed, d.mode == ConvolutionMode.CONVOLUTION)
     c = problem_of(d, axes, transposed)
-    if not is_narrow(c) and halves.pay_off(
+    layer = Layer(d, c, fused=fused_activation(d))
+    if c.out_channels > FEW and halves.pay_off(
             p, d.input_tensor, product([c.rows, c.k, c.out_channels, c.groups, c.phases])):
         halves.lower(p, d, ("input_tensor", "filter_tensor"))
         return
-    lower_float(p, c, fused_activation(d))
+    _lower(p, layer)
 
 
-def _infer_integer(d: Any) -> Mapping[str, Output | list[Output]]:
+def _lower(p: PlanBuilder, layer: Layer) -> None:
+    choose(KERNELS[layer.ends], layer, p).lower(layer, p)
+
+
+def _infer_integer(d: OperatorDesc) -> Mapping[str, Output | list[Output]]:
     return {**_output(d, False, DataType.INT32)}
 
 
-def _check_zeros(d: Any) -> None:
+def _check_zeros(d: OperatorDesc) -> None:
     name, channels = d.operator.name, d.filter_tensor.sizes[0]
     _vector(name, "InputZeroPointTensor", d.input_zero_point_tensor, 1)
     _vector(name, "FilterZeroPointTensor", d.filter_zero_point_tensor, channels)
 
 
-def _check_integer(d: Any, strict: bool) -> None:
+def _check_integer(d: OperatorDesc, strict: bool) -> None:
     _check_zeros(d)
 
 
 @operator("CONVOLUTION_INTEGER", output=_infer_integer,
-          shaders=(CORE, SUM, SHADER, DEPTHWISE_BYTES, RANGE, quantized_points.SHADER, PACK,
-                   *COPIES),
+          shaders=(*OF_BYTES, RANGE, quantized_points.SHADER, *COPIES),
           check=_check_integer)
-def ConvolutionIntegerOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    lower_sums(p, problem_of(d, _axes(d), False))
+def ConvolutionIntegerOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
+    _lower(p, Layer(d, problem_of(d, _axes(d), False), "sums"))
 
 
-def _lower_scaled(d: Any, target: Target) -> Plan:
+def _lower_scaled(d: OperatorDesc, target: Target) -> Plan:
     p = PlanBuilder(target, d)
-    lower_scaled(p, problem_of(d, _axes(d), False), fused_activation(d))
+    _lower(p, Layer(d, problem_of(d, _axes(d), False), "scaled", fused_activation(d)))
     return p.build()
 
 
@@ -211,7 +196,7 @@ one, times the filter's, by channel or not; then a bias by channel. The scale an
 the outputs' quantization may be outputs, too. Graphs make it."""
 
 
-def _lower_dynamic(d: Any, target: Target) -> Plan:
+def _lower_dynamic(d: OperatorDesc, target: Target) -> Plan:
     p = PlanBuilder(target, d)
     quantized_points.lower(d, p)
     return p.build()
@@ -224,11 +209,11 @@ DynamicConvolutionDesc: Any = widened(
 of the data type with this code. Graphs make it where :func:`quantized_points.serves`."""
 
 
-def _infer_quantized(d: Any) -> Mapping[str, Output | list[Output]]:
+def _infer_quantized(d: OperatorDesc) -> Mapping[str, Output | list[Output]]:
     return {**_output(d, False, None)}
 
 
-def _check_quantized(d: Any, strict: bool) -> None:
+def _check_quantized(d: OperatorDesc, strict: bool) -> None:
     name, channels = d.operator.name, d.filter_tensor.sizes[0]
     _check_zeros(d)
     _check_bias(d)
@@ -239,7 +224,6 @@ def _check_quantized(d: Any, strict: bool) -> None:
 
 
 @operator("QUANTIZED_LINEAR_CONVOLUTION", output=_infer_quantized,
-          shaders=(CORE, SUM, SHADER, SLICES, GRIDS, DEPTHWISE_BYTES, PACK, *COPIES),
-          check=_check_quantized)
-def QuantizedLinearConvolutionOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    lower_quantized(p, problem_of(d, _axes(d), False))
+          shaders=(*OF_BYTES, SLICES, GRIDS, *COPIES), check=_check_quantized)
+def QuantizedLinearConvolutionOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
+    _lower(p, Layer(d, problem_of(d, _axes(d), False), "quantized"))

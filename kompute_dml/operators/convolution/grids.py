@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ...lowering import measured
 from ...lowering.builder import PlanBuilder
-from ...tuning import work_key
-from . import matrix_units, slices
+from ...lowering.kernel import Kernel
+from ...runtime.traits import DeviceTraits
+from . import ends, packing
+from .layer import Layer
 from .problem import Problem
+from .slices import lacks_bytes
 
 SHADER = "convolution_grid_coopmat"
 _CHUNK, _VECTOR, _ROWS, _COLUMNS = 128, 16, 128, 64
 """Channels in shared memory and of a vector, places of a tile, and its output channels."""
 _MOST_BEYOND = 32
 """The most places from the first tap of a row to its last one."""
-_START, _EXTRA, _STEP = 3.2, 2.4, 0.508
-"""Microseconds of a dispatch, of a tile's beginning and end, and of a tap with one chunk. One
-workgroup runs on a core. As measured on an H200."""
 
 
 class Grid(NamedTuple):
@@ -29,11 +30,6 @@ class Grid(NamedTuple):
     """Places from the first tap of a row to the row's own."""
     row_tiles: int
     column_tiles: int
-
-    def microseconds(self, c: Problem, cores: int) -> float:
-        """The estimated time of the core with the most tiles."""
-        rounds = -(-self.row_tiles * self.column_tiles * c.groups // cores)
-        return _START + rounds * (_EXTRA + c.in_channels // _CHUNK * c.first_taps * _STEP)
 
 
 def _grid(c: Problem) -> Grid | None:
@@ -53,31 +49,44 @@ def _grid(c: Problem) -> Grid | None:
                 -(-c.batches * height * width // _ROWS), -(-c.out_channels // _COLUMNS))
 
 
-def chosen(p: PlanBuilder, c: Problem) -> Grid | None:
-    """The grid, or None if another kernel should compute the convolution."""
-    variant, plan = p.library.find(SHADER), matrix_units.planned(p, c).problem
-    if (variant is None or variant.shared_bytes > p.device.max_shared_memory
-            or not slices.takes_bytes(p, c) or (grid := _grid(plan)) is None):
-        return None
-    time = grid.microseconds(plan, p.device.cores) + matrix_units.packing(p, c)
-    work = work_key("grid", c.rows, c.in_channels, c.k, c.out_channels, c.groups)
-    found = [grid, None] if time < slices.microseconds(p, c) else [None, grid]
-    return p.choose(work, found, lambda each: "other" if each is None else "grid")
+class Grids(Kernel[Layer]):
+    """Each tile of an image reads its pixels once."""
+
+    name = "grid"
+
+    def shader(self, layer: Layer) -> str:
+        return SHADER
+
+    def serves(self, layer: Layer, traits: DeviceTraits) -> str | None:
+        if (reason := lacks_bytes(layer, traits)) is not None:
+            return reason
+        return None if _grid(layer.packed) is not None else (
+            f"strides or dilations, one tap, rows of taps that reach over {_MOST_BEYOND} places, "
+            f"or channels that are no multiple of {_CHUNK}")
+
+    def estimate(self, layer: Layer, traits: DeviceTraits) -> float:
+        """Microseconds of the core with the most tiles. Measured are those of a dispatch, of a
+        tile's beginning and end, and of a tap with one chunk. One workgroup runs on a core."""
+        c, grid = layer.packed, _grid(layer.packed)
+        known = measured.figures(traits.device_class, SHADER)
+        assert grid is not None
+        rounds = -(-grid.row_tiles * grid.column_tiles * c.groups // traits.cores)
+        steps = c.in_channels // _CHUNK * c.first_taps
+        return known["start"] + rounds * (known["extra"] + steps * known["step"]) + layer.packing
+
+    def lower(self, layer: Layer, p: PlanBuilder) -> None:
+        grid, end = _grid(layer.packed), ends.End(p, layer)
+        assert grid is not None
+        c, bound = packing.packed(p, layer.c, packing.planned(p, layer.c))
+        p.dispatch(
+            SHADER, grid.row_tiles * grid.column_tiles * c.groups, **bound,
+            y=p.write("output_tensor"), **end.operands,
+            push={"chunks": c.in_channels // _CHUNK, **c.image_push(_VECTOR, c.y_strides),
+                  **end.strides},
+            spec={**c.image_spec(steps=False), "GRID_Y": grid.height, "GRID_X": grid.width,
+                  "BEFORE": grid.before, "ROW_TILES": grid.row_tiles,
+                  "COLUMN_TILES": grid.column_tiles, **end.spec,
+                  "OUTPUT_TYPE": layer.output_code})
 
 
-def lower(p: PlanBuilder, c: Problem, operands: dict[str, Any], strides: dict[str, int],
-          spec: dict[str, int]) -> bool:
-    """Lower QUANTIZED_LINEAR_CONVOLUTION if the kernel presumably is the fastest. Returns whether
-    it is. ``operands`` are those after the output."""
-    grid = chosen(p, c)
-    if grid is None:
-        return False
-    c, bound = matrix_units.packed(p, c, matrix_units.planned(p, c))
-    p.dispatch(
-        SHADER, grid.row_tiles * grid.column_tiles * c.groups, **bound,
-        y=p.write("output_tensor"), **operands,
-        push={"chunks": c.in_channels // _CHUNK, **c.image_push(_VECTOR, c.y_strides), **strides},
-        spec={**c.image_spec(steps=False), "GRID_Y": grid.height, "GRID_X": grid.width,
-              "BEFORE": grid.before, "ROW_TILES": grid.row_tiles,
-              "COLUMN_TILES": grid.column_tiles, **spec})
-    return True
+KERNELS: tuple[Kernel[Layer], ...] = (Grids(),)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Collection
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from ...layout import Ints, extent, product
-from ...lowering.activation import Fused
+from ...lowering import measured
+from ...lowering.activation import NOTHING
 from ...lowering.builder import PlanBuilder
+from ...lowering.kernel import Kernel
 from ...lowering.plan import Operand
-from ...tuning import work_key
-from . import matrix_units
+from ...runtime.shader_library import shared_bytes, sizes
+from ...runtime.traits import DeviceTraits
+from . import ends, packing
+from .layer import Layer
 from .problem import Problem
 
 SHADER, PACK = "convolution_packed_coopmat", "convolution_pack_filter"
@@ -24,67 +29,102 @@ _BEYOND = _PASS = 2 * 128
 _INVOCATIONS = 256
 
 
-class Tile(NamedTuple):
-    name: str
-    down: int
-    """Subgroups one below the other, ..."""
-    across: int
-    """... and side by side."""
-    fragments: Ints
-    """Rows and columns of fragments of a subgroup."""
-    resident: int
-    """Workgroups that a core runs at a time."""
-    step: float
-    """Microseconds that these take for 32 of K, ..."""
-    extra: float
-    """... and for their beginning and end."""
-    pixels_left: bool = False
-    """Pixels are left operands, so the filter is packed for right ones."""
-    turns: int = 1
-    """Column tiles that a workgroup makes, one after the other. Their time is in ``extra``."""
-    passes: bool = False
-    """The filter's loads of a pass share an address. It begins at a multiple of a pass in its
-    buffer."""
+_ALONE = 0.6
+"""The part of ``Tile.step`` that one workgroup of two takes without the other."""
+CAREFUL = 1 / 0.93
+"""The times that estimates are taken for longer: they are less sure than those of tiles."""
+_BANDS, _SPLITS = 8, 16
+"""The most bands of columns that are tried, and splits of K."""
+
+
+@dataclass(frozen=True)
+class Packed(Kernel[Layer]):
+    """Tiles of rows in bands of columns: a workgroup keeps their pixels for all taps."""
+
+    tile: str
+    band: int = 0
+    """Positions along x that a tile's rows go through before the next y."""
+    pixels: int = 0
+    """The most pixels of a tile."""
+    splits: int = 1
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"{self.tile}-b{self.band}-{self.splits}" if self.band else self.tile
+
+    @property
+    def _sizes(self) -> Mapping[str, int]:
+        return sizes(f"{SHADER}.{self.tile}")
 
     @property
     def rows(self) -> int:
-        return 16 * self.down * self.fragments[0]
+        return self._sizes["rows"]
 
     @property
     def columns(self) -> int:
-        return 16 * self.across * self.fragments[1]
+        return self._sizes["columns"]
+
+    @property
+    def down(self) -> int:
+        """Subgroups one below the other."""
+        return self._sizes["down"]
+
+    @property
+    def across(self) -> int:
+        """Subgroups side by side."""
+        return self._sizes["across"]
+
+    @property
+    def pixels_left(self) -> bool:
+        """Whether pixels are left operands, so that the filter is packed for right ones."""
+        return self._sizes["pixels_left"] > 0
+
+    @property
+    def turns(self) -> int:
+        """Column tiles that a workgroup makes, one after the other. Their time is in ``extra``."""
+        return self._sizes["turns"]
+
+    @property
+    def passes(self) -> bool:
+        """Whether the filter's loads of a pass share an address. It begins at a multiple of a pass
+        in its buffer."""
+        return self._sizes["passes"] > 0
 
     @property
     def invocations(self) -> int:
         return 32 * self.down * self.across
 
+    def shader(self, layer: Layer) -> str:
+        return layer.variant(f"{SHADER}.{self.tile}")
 
-# As measured on an H200.
-TILES = (
-    Tile("t96", 2, 2, (3, 4), 2, 0.48, 5), Tile("t48x256", 1, 4, (3, 4), 2, 0.53, 4),
-    Tile("t64x256", 1, 4, (4, 4), 2, 0.6, 5, True), Tile("t128x256", 2, 4, (4, 4), 1, 0.57, 7.5),
-    Tile("t192x64", 4, 1, (3, 4), 2, 0.7, 5.5), Tile("t64x256x2", 1, 4, (4, 4), 2, 0.6, 8, True, 2),
-    # Better from 22 passes (chunks x taps) a turn on.
-    Tile("t64x256p2", 1, 4, (4, 4), 2, 0.553, 10, True, 2, True))
-_ALONE = 0.6
-"""The part of ``Tile.step`` that one workgroup of two takes without the other."""
-_WORTH = 0.93
-"""The part of other kernels' estimated time from which on these are taken."""
-_BANDS, _SPLITS = 8, 16
-"""The most bands of columns that are tried, and splits of K."""
+    def serves(self, layer: Layer, traits: DeviceTraits) -> str | None:
+        if (reason := _lacks(layer, traits)) is not None:
+            return reason
+        c = layer.c
+        # All columns of a subgroup belong to one phase.
+        if c.phases > 1 and _columns(c) % (self.columns // self.across):
+            return "columns of a subgroup belong to several phases"
+        if self.turns > 1 and (c.phases == 1 or self.column_tiles(c) % self.turns):
+            return "turns gained nothing in forward convolutions, or leave a column tile"
+        return None
 
-
-class Choice(NamedTuple):
-    tile: Tile
-    band: int
-    """Positions along x that a tile's rows go through before the next y."""
-    pixels: int
-    """The most pixels of a tile."""
-    splits: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.tile.name}-b{self.band}-{self.splits}"
+    def forms(self, layer: Layer, traits: DeviceTraits) -> Iterable[Packed]:
+        """The width of bands that asks for the fewest tiles, then the fewest pixels, with each
+        number of splits."""
+        c, best, least = layer.c, None, None
+        width = c.axes[2].positions
+        room = traits.max_shared_memory - shared_bytes(f"{SHADER}.{self.tile}")
+        room -= 4 * self.columns * (self.turns - 1)  # their biases
+        for band in {-(-width // bands) for bands in range(1, _BANDS + 1)}:
+            form = replace(self, band=band, pixels=_pixels(c, self.rows, band))
+            if 16 * form.shared + 4 * form.pixels <= room and form.loads(c) <= _MAX_LOADS:
+                asked = form.row_tiles(c), form.pixels
+                if least is None or asked < least:
+                    best, least = form, asked
+        if best is None:
+            return ()
+        every = _splits(c) if self.turns == 1 else {1} & _splits(c)
+        return [replace(best, splits=n) if n > 1 else best for n in every]
 
     @property
     def shared(self) -> int:
@@ -94,10 +134,110 @@ class Choice(NamedTuple):
     def row_tiles(self, c: Problem) -> int:
         y, x = c.axes[1:]
         lines = c.batches * -(-x.positions // self.band) * y.positions
-        return -(-lines * self.band // self.tile.rows)
+        return -(-lines * self.band // self.rows)
 
     def column_tiles(self, c: Problem) -> int:
-        return _column_tiles(c, self.tile)
+        return -(-c.phases * _columns(c) // self.columns)
+
+    def loads(self, c: Problem) -> int:
+        """Vectors of pixels that an invocation reads for each tap."""
+        every = -(-_VECTORS * self.pixels // self.invocations)
+        return -(-every // c.first_taps)
+
+    def _is_regular(self, c: Problem) -> bool:
+        """Whether rows of all tiles lie alike, and a subgroup's eight rows in a line."""
+        band, part = self.band, self.rows // self.down
+        return not (band % 8 or max(band, part) % min(band, part) or self.rows % band
+                    or c.axes[1].positions * band % self.rows)
+
+    def estimate(self, layer: Layer, traits: DeviceTraits) -> float:
+        """Microseconds of the core with the most workgroups, and of adding splits. Measured are the
+        workgroups that a core runs at a time, what these take for a step of 32 of K, and what for
+        their beginning and end."""
+        c, known = layer.c, measured.figures(traits.device_class, f"{SHADER}.{self.tile}")
+        resident, step, extra = (known[name] for name in ("resident", "step", "extra"))
+        groups = self.row_tiles(c) * self.column_tiles(c) * c.groups
+        steps = -(-_chunks(c) // self.splits) * c.first_taps * self.turns
+        rounds, rest = divmod(groups // self.turns * self.splits, traits.cores * resident)
+        time = rounds * (extra + steps * step)
+        if rest:
+            alone = _ALONE if rest <= traits.cores and resident > 1 else 1.0
+            time += extra + alone * steps * step
+        if self.splits > 1:
+            time += packing.adding(c, self.splits)
+        return CAREFUL * time
+
+    def lower(self, layer: Layer, p: PlanBuilder) -> None:
+        c, y, bias = layer.c, p.write("output_tensor"), p.tensor("bias_tensor")
+        layer_in, x = packing.packed_input(p, c, packing.planned(p, c))
+        w = filter_in_order(p, c, self)
+
+        def dispatch(y: Operand, y_strides: Ints, last: bool) -> None:
+            self._dispatch(layer, p, layer_in, x, w, y, y_strides, last)
+
+        if self.splits == 1:
+            dispatch(y, c.y_strides, True)
+        else:
+            ends.in_splits(p, c, self.splits, y, dispatch, layer.fused,
+                           {"bias_stride": ends.channel_stride(bias, 1)},
+                           {"HAS_BIAS": bias is not None, **layer.fused.spec})
+
+    def _dispatch(self, layer: Layer, p: PlanBuilder, c: Problem, x: Operand, w: Operand,
+                  y: Operand, y_strides: Ints, last: bool) -> None:
+        """Dispatch the packed convolution. ``last``: the output is finished, else the sums of
+        splits."""
+        fused, axes, bias = layer.fused if last else NOTHING, c.axes[1:], p.tensor("bias_tensor")
+        (first_y, reach_y), (first_x, reach_x) = c.reaches
+        height, width = (a.positions for a in axes)
+        bands, step_x = -(-width // self.band), axes[1].input_step
+        taps = [a.phases[0][1] for a in axes]
+        phases_at = [sum(at - first << 8 * i for i, (_, _, at) in enumerate(a.phases))
+                     for a, first in zip(axes, (first_y, first_x))]
+        chunks, row_tiles, column_tiles = _chunks(c), self.row_tiles(c), self.column_tiles(c)
+        p.dispatch(
+            fused.variant(f"{SHADER}.{self.tile}"),
+            row_tiles * column_tiles // self.turns * self.splits * c.groups, x=x, w=w, y=y,
+            bias=p.read("bias_tensor"), **(p.read_tail() if last else {}),
+            params=fused.words or (0,),
+            push={"own_chunks": -(-chunks // self.splits), "chunks": chunks, "groups": c.groups,
+                  "batches": c.batches, "in_channels": c.in_channels,
+                  "out_channels": c.out_channels,
+                  "first": (first_y, first_x), "in_sizes": [a.in_size for a in axes],
+                  "x_strides": (c.x_strides[0], *c.x_strides[-2:]),
+                  "y_strides": (y_strides[0], *y_strides[-2:]), "phases_at": phases_at,
+                  "split_stride": c.split_stride, "bias_stride": layer.bias_stride,
+                  "activation_at": 0},
+            spec={"HAS_BIAS": last and bias is not None, "UNFINISHED": not last,
+                  "PIXELS": self.pixels, "REGULAR": self._is_regular(c), "LOADS": self.loads(c),
+                  "BAND_WIDTH": self.band, "POSITIONS_Y": height, "POSITIONS_X": width,
+                  "BANDS": bands, "WIDTH": (self.band - 1) * step_x + reach_x, "REACH_Y": reach_y,
+                  "STEP_Y": axes[0].input_step, "STEP_X": step_x, "TAPS_Y": taps[0],
+                  "TAPS_X": taps[1], "TAP_STEP_Y": axes[0].tap_step,
+                  "TAP_STEP_X": axes[1].tap_step, "PHASES_Y": len(axes[0].phases),
+                  "PHASES_X": len(axes[1].phases), "PHASE_COLUMNS": _columns(c),
+                  "ROW_TILES": row_tiles, "COLUMN_TILES": column_tiles,
+                  "SPLITS": self.splits, **({"TURNS": self.turns} if self.turns > 1 else {}),
+                  **fused.spec})
+
+
+def _lacks(layer: Layer, traits: DeviceTraits) -> str | None:
+    """Why no tile can compute a layer."""
+    c, axes = layer.c, layer.c.axes[1:]
+    if not layer.w.owned_by_dml:
+        return "the filter is not constant"
+    if not traits.fragments_alike:
+        return "nobody knows where elements of fragments lie"
+    if (reason := layer.lacks_halves(traits)) is not None:
+        return reason
+    if not layer.is_flat or c.in_channels < 16:
+        return "not two axes, or fewer than 16 input channels"
+    if not all(len({n for _, n, _ in a.phases}) == 1 and a.phases[0][1] > 0
+               and a.out_size % a.output_step == 0 and len(a.phases) <= _MAX_PHASES
+               and max(at for _, _, at in a.phases) - min(at for _, _, at in a.phases) < 256
+               for a in axes):
+        return "phases differ, or are too many"
+    dense = extent(c.output_sizes, c.y_strides) == product(c.output_sizes)
+    return None if dense else "the output has gaps"
 
 
 def _pixels(c: Problem, rows: int, band: int) -> int:
@@ -114,52 +254,18 @@ def _pixels(c: Problem, rows: int, band: int) -> int:
     return down * ((band - 1) * x.input_step + reach_x)
 
 
-def _serves(p: PlanBuilder, c: Problem) -> bool:
-    """Whether the kernel can compute the convolution."""
-    w, z, axes = p.tensor("filter_tensor"), c.axes[0], c.axes[1:]
-    return (
-        bool(w.owned_by_dml) and p.device.fragments_alike and matrix_units.takes_halves(p)
-        and z.in_size * z.out_size * z.filter_size == 1 and c.in_channels >= 16
-        and all(len({n for _, n, _ in a.phases}) == 1 and a.phases[0][1] > 0
-                and a.out_size % a.output_step == 0 and len(a.phases) <= _MAX_PHASES
-                and max(at for _, _, at in a.phases) - min(at for _, _, at in a.phases) < 256
-                for a in axes)
-        and matrix_units.is_plain(p, c, p.write("output_tensor"), c.y_strides)
-        and extent(c.output_sizes, c.y_strides) == product(c.output_sizes))
+@functools.lru_cache(maxsize=256)
+def _every_split(chunks: int) -> frozenset[int]:
+    return frozenset({-(-chunks // own) for own in range(-(-chunks // _SPLITS), chunks + 1)})
 
 
-def _choices(p: PlanBuilder, c: Problem) -> list[tuple[float, Choice]]:
-    """What the device can run after the estimated times, the presumably fastest first."""
-    every = _splits(c)
-    found = [each for tile in TILES if (banded := _banded(p, c, tile))
-             for each in _timed(p, c, banded, every)]
-    found.sort(key=lambda each: each[0])
-    return found
-
-
-def _banded(p: PlanBuilder, c: Problem, tile: Tile) -> Choice | None:
-    """The tile with the width of bands that asks for the fewest tiles, then the fewest pixels."""
-    variant, width = p.library.find(SHADER, tile.name), c.axes[2].positions
-    # All columns of a subgroup belong to one phase.
-    if variant is None or (c.phases > 1 and _columns(c) % (tile.columns // tile.across)):
-        return None
-    if tile.turns > 1 and (c.phases == 1 or _column_tiles(c, tile) % tile.turns):
-        return None  # turns gained nothing in forward convolutions with several taps
-    best, least, room = None, None, p.device.max_shared_memory - variant.shared_bytes
-    room -= 4 * tile.columns * (tile.turns - 1)  # their biases
-    for band in {-(-width // bands) for bands in range(1, _BANDS + 1)}:
-        choice = Choice(tile, band, _pixels(c, tile.rows, band), 1)
-        if 16 * choice.shared + 4 * choice.pixels <= room and _loads(choice, c) <= _MAX_LOADS:
-            asked = choice.row_tiles(c), choice.pixels
-            if least is None or asked < least:
-                best, least = choice, asked
-    return best
-
-
-def _splits(c: Problem) -> set[int]:
+def _splits(c: Problem) -> frozenset[int]:
     """Numbers of splits, none of which is empty."""
-    chunks = -(-c.in_channels // _CHUNK)
-    return {-(-chunks // own) for own in range(-(-chunks // _SPLITS), chunks + 1)}
+    return _every_split(_chunks(c))
+
+
+def _chunks(c: Problem) -> int:
+    return -(-c.in_channels // _CHUNK)
 
 
 def _columns(c: Problem) -> int:
@@ -167,89 +273,18 @@ def _columns(c: Problem) -> int:
     return -(-c.out_channels // _STRIP) * _STRIP
 
 
-def _column_tiles(c: Problem, tile: Tile) -> int:
-    return -(-c.phases * _columns(c) // tile.columns)
-
-
-def _timed(
-    p: PlanBuilder, c: Problem, of: Choice, every: Collection[int]
-) -> list[tuple[float, Choice]]:
-    """The choice with each number of splits after the estimated microseconds: of the core with the
-    most workgroups, and of adding splits."""
-    tile, cores = of.tile, p.device.cores
-    groups, chunks = of.row_tiles(c) * of.column_tiles(c) * c.groups, -(-c.in_channels // _CHUNK)
-    found = []
-    for splits in every if tile.turns == 1 else {1} & {*every}:
-        steps = -(-chunks // splits) * c.first_taps * tile.turns
-        rounds, rest = divmod(groups // tile.turns * splits, cores * tile.resident)
-        time = rounds * (tile.extra + steps * tile.step)
-        if rest:
-            alone = _ALONE if rest <= cores and tile.resident > 1 else 1.0
-            time += tile.extra + alone * steps * tile.step
-        if splits > 1:
-            time += matrix_units.adding(c, splits)
-        found.append((time, Choice(tile, of.band, of.pixels, splits)))
-    return found
-
-
-def _regular(choice: Choice, c: Problem) -> bool:
-    """Whether rows of all tiles lie alike, and a subgroup's eight rows in a line."""
-    band, part = choice.band, choice.tile.rows // choice.tile.down
-    return not (band % 8 or max(band, part) % min(band, part) or choice.tile.rows % band
-                or c.axes[1].positions * band % choice.tile.rows)
-
-
-def _loads(choice: Choice, c: Problem) -> int:
-    """Vectors of pixels that an invocation reads for each tap."""
-    every = -(-_VECTORS * choice.pixels // choice.tile.invocations)
-    return -(-every // c.first_taps)
-
-
-def chosen(p: PlanBuilder, c: Problem) -> Choice | None:
-    """The tile, or None if another kernel should compute the convolution."""
-    if not _serves(p, c):
-        return None
-    timed = _choices(p, c)
-    if not timed:
-        return None
-    worth = _WORTH * matrix_units.estimate(p, matrix_units.planned(p, c).problem)
-    able = [choice for _, choice in timed]
-    found = [*able, None] if timed[0][0] < worth else [None, *able]
-    work = work_key("packed convolution", c.rows, c.in_channels, c.k, c.out_channels, c.groups)
-    return p.choose(work, found, lambda choice: "other" if choice is None else choice.name)
-
-
-def microseconds(p: PlanBuilder, c: Problem) -> float:
-    """The estimated time of this kernel, or of others if they are faster."""
-    able = _choices(p, c) if _serves(p, c) else []
-    others = matrix_units.estimate(p, matrix_units.planned(p, c).problem)
-    return min([others, *(time for time, _ in able[:1])])
-
-
-def outdoes_kept(c: Problem, fused: Fused) -> bool:
-    """Whether this is faster than a kernel that keeps the filter in registers, if both can."""
-    return (c.out_channels == _STRIP and not fused.has_tensor
-            and any(a.filter_size > 1 for a in c.axes))
-
-
-def operands(p: PlanBuilder, c: Problem, tile: Tile) -> tuple[Problem, dict[str, Any]]:
-    """The convolution of packed tensors, and these."""
-    made, x = matrix_units.packed_input(p, c, matrix_units.planned(p, c))
-    return made, {"x": x, "w": filter_in_order(p, c, tile)}
-
-
-def filter_in_order(p: PlanBuilder, c: Problem, tile: Tile | None = None) -> Operand:
+def filter_in_order(p: PlanBuilder, c: Problem, tile: Packed | None = None) -> Operand:
     """The packed filter. Without a tile pixels are right operands."""
     passes, pixels_left = tile is not None and tile.passes, tile is not None and tile.pixels_left
     y, x = c.axes[1:]
     strips, chunks = _columns(c) // _STRIP, -(-c.in_channels // _CHUNK)
     taps = [a.phases[0][1] for a in (y, x)]
     count = c.groups * c.phases * strips * chunks * product(taps) * 2 * _STRIP // 16 * 32
-    made = p.persistent("filter_tensor", 2, 8 * (count + _BEYOND + _PASS * passes))
+    packed = p.persistent("filter_tensor", 2, 8 * (count + _BEYOND + _PASS * passes))
     firsts = [first * s for a, s in zip((y, x), c.w_strides[-2:]) for first, _, _ in a.phases]
     steps = [a.filter_step * s & 0xFFFFFFFF for a, s in zip((y, x), c.w_strides[-2:])]
     p.dispatch(
-        PACK, -(-count // _INVOCATIONS), once=True, filter=p.read("filter_tensor"), packed=made,
+        PACK, -(-count // _INVOCATIONS), once=True, filter=p.read("filter_tensor"), packed=packed,
         params=firsts,
         push={"count": count, "phases_y": len(y.phases), "phases_x": len(x.phases),
               "strips": strips, "chunks": chunks, "taps_y": taps[0], "taps_x": taps[1],
@@ -257,41 +292,9 @@ def filter_in_order(p: PlanBuilder, c: Problem, tile: Tile | None = None) -> Ope
               "strides": (*c.w_strides[:3], *steps)},
         spec={"LOCAL_SIZE": _INVOCATIONS, "PIXELS_LEFT": pixels_left,
               "UNIT": _PASS if passes else 1})
-    return made.reading()
+    return packed.reading()
 
 
-def dispatch(p: PlanBuilder, c: Problem, choice: Choice, y: Operand, y_strides: Ints, last: bool,
-             bound: dict[str, Any], fused: Fused, more: dict[str, Any]) -> None:
-    """Dispatch the kernel. ``last``: the output is finished, else the sums of splits. ``more``:
-    operands of the tail."""
-    tile, axes, bias = choice.tile, c.axes[1:], p.tensor("bias_tensor")
-    (first_y, reach_y), (first_x, reach_x) = c.reaches
-    height, width = (a.positions for a in axes)
-    bands, step_x = -(-width // choice.band), axes[1].input_step
-    taps = [a.phases[0][1] for a in axes]
-    phases_at = [sum(at - first << 8 * i for i, (_, _, at) in enumerate(a.phases))
-                 for a, first in zip(axes, (first_y, first_x))]
-    chunks = -(-c.in_channels // _CHUNK)
-    row_tiles, column_tiles = choice.row_tiles(c), choice.column_tiles(c)
-    p.dispatch(
-        fused.variant(f"{SHADER}.{tile.name}"),
-        row_tiles * column_tiles // tile.turns * choice.splits * c.groups, **bound, y=y,
-        bias=p.read("bias_tensor"), **more, params=fused.words or (0,),
-        push={"own_chunks": -(-chunks // choice.splits), "chunks": chunks, "groups": c.groups,
-              "batches": c.batches, "in_channels": c.in_channels, "out_channels": c.out_channels,
-              "first": (first_y, first_x), "in_sizes": [a.in_size for a in axes],
-              "x_strides": (c.x_strides[0], *c.x_strides[-2:]),
-              "y_strides": (y_strides[0], *y_strides[-2:]), "phases_at": phases_at,
-              "split_stride": c.split_stride,
-              "bias_stride": bias.strides[1] if bias is not None and bias.sizes[1] > 1 else 0,
-              "activation_at": 0},
-        spec={"HAS_BIAS": last and bias is not None, "UNFINISHED": not last,
-              "PIXELS": choice.pixels, "REGULAR": _regular(choice, c), "LOADS": _loads(choice, c),
-              "BAND_WIDTH": choice.band, "POSITIONS_Y": height, "POSITIONS_X": width,
-              "BANDS": bands, "WIDTH": (choice.band - 1) * step_x + reach_x, "REACH_Y": reach_y,
-              "STEP_Y": axes[0].input_step, "STEP_X": step_x, "TAPS_Y": taps[0],
-              "TAPS_X": taps[1], "TAP_STEP_Y": axes[0].tap_step, "TAP_STEP_X": axes[1].tap_step,
-              "PHASES_Y": len(axes[0].phases), "PHASES_X": len(axes[1].phases),
-              "PHASE_COLUMNS": _columns(c), "ROW_TILES": row_tiles, "COLUMN_TILES": column_tiles,
-              "SPLITS": choice.splits, **({"TURNS": tile.turns} if tile.turns > 1 else {}),
-              **fused.spec})
+KERNELS: tuple[Packed, ...] = (
+    Packed("t96"), Packed("t48x256"), Packed("t64x256"), Packed("t128x256"), Packed("t192x64"),
+    Packed("t64x256x2"), Packed("t64x256p2"))  # p2: better from 22 passes (chunks x taps) a turn on

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...layout import coalesce
-from ...lowering.activation import Fused
+from ...lowering import measured
 from ...lowering.builder import PlanBuilder
-from ...tuning import work_key
-from . import matrix_units, packed
-from .problem import Problem
+from ...lowering.kernel import Kernel
+from ...runtime.shader_library import sizes
+from ...runtime.traits import DeviceTraits
+from . import packing
+from .layer import Layer
+from .packed import CAREFUL, filter_in_order
 
 SHADER = "convolution_points_coopmat"
 _FRAGMENT, _CHUNK, _STRIP = 16, 32, 64
@@ -17,25 +21,11 @@ _FRAGMENT, _CHUNK, _STRIP = 16, 32, 64
 _CHUNKS, _PAIRS = 8, 16
 """The most vectors of an invocation that are on their way of each of two pixels, and the most pairs
 of a strip and a chunk in a workgroup: all of them are one piece of code."""
-_START, _BYTES, _FROM_L2, _OWN_FROM_L2, _SHARED = 1.0, 2.9e6, 5e6, 63e3, 250e3
-"""Microseconds of a dispatch, and bytes in one: of tensors, from the L2 cache for all cores and for
-one, and of the filter in shared memory."""
-_TAIL = 1.2e6
-"""Outputs for which a tail's tensor takes other kernels a microsecond longer than this one."""
 
 
-class Tile(NamedTuple):
-    name: str
-    subgroups: int
-    """A core runs one workgroup at a time."""
+class _Split(NamedTuple):
+    """How workgroups divide the pixels and the columns."""
 
-
-# As measured on an H200.
-TILES = (Tile("s12", 12), Tile("s16", 16))
-
-
-class Choice(NamedTuple):
-    tile: Tile
     chunks: int
     strips: int
     """Of a workgroup."""
@@ -43,90 +33,109 @@ class Choice(NamedTuple):
     row_groups: int
     """Workgroups that share the tiles of a column tile."""
 
+
+@dataclass(frozen=True)
+class Points(Kernel[Layer]):
+    """A core runs one workgroup at a time, which keeps a part of the filter."""
+
+    tile: str
+    strips: range
+    """Strips of columns of a workgroup that it is for."""
+
     @property
     def subgroups(self) -> int:
-        """Those that share the tiles of a column tile."""
-        return self.tile.subgroups * self.row_groups
+        return sizes(f"{SHADER}.{self.tile}")["subgroups"]
 
-    def together(self, rows: int) -> int:
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"points-{self.tile}"
+
+    def shader(self, layer: Layer) -> str:
+        return layer.variant(f"{SHADER}.{self.tile}")
+
+    def serves(self, layer: Layer, traits: DeviceTraits) -> str | None:
+        c, (z, *axes) = layer.c, layer.c.axes
+        if not layer.w.owned_by_dml:
+            return "the filter is not constant"
+        if not traits.fragments_alike:
+            return "nobody knows where elements of fragments lie"
+        if (reason := layer.lacks_halves(traits)) is not None:
+            return reason
+        if c.groups > 1 or not _FRAGMENT <= c.in_channels <= _CHUNKS * _CHUNK:
+            return f"several groups, or not {_FRAGMENT} to {_CHUNKS * _CHUNK} input channels"
+        if z.in_size * z.out_size > 1 or any(
+                a.transposed or a.filter_size > 1 for a in c.axes) or not all(
+                a.phases[0][2] == 0 and (a.out_size - 1) * a.input_step < a.in_size for a in axes):
+            return "more than one tap, or pixels outside of the input"
+        split = self.split(layer, traits)
+        if split is None:
+            return "the filter does not fit the shared memory of all cores"
+        return None if split.strips in self.strips else f"a workgroup has {split.strips} strips"
+
+    def split(self, layer: Layer, traits: DeviceTraits) -> _Split | None:
+        c = layer.c
+        chunks, strips = -(-c.in_channels // _CHUNK), -(-c.out_channels // _STRIP)
+        room = traits.max_shared_memory // (16 * (256 * chunks + _STRIP // 4))
+        column_tiles = -(-strips // max(min(room, _PAIRS // chunks), 1))
+        if not room or column_tiles > traits.cores:
+            return None
+        row_groups = min(traits.cores // column_tiles, -(-c.rows // (_FRAGMENT * self.subgroups)))
+        return _Split(chunks, -(-strips // column_tiles), column_tiles, row_groups)
+
+    def estimate(self, layer: Layer, traits: DeviceTraits) -> float:
+        """Microseconds. Measured are those of a dispatch, and bytes in one: of tensors, from the L2
+        cache for all cores and for one, and of the filter in shared memory; and the outputs whose
+        tail's tensor is read in one while others are stored."""
+        c, split = layer.c, self.split(layer, traits)
+        known = measured.figures(traits.device_class, SHADER)
+        assert split is not None
+        groups = self.subgroups * split.row_groups
+        tiles = -(-c.rows // (_FRAGMENT * groups)) * self.subgroups  # of a core
+        rows = _FRAGMENT * tiles * traits.cores / split.column_tiles
+        own_filter = split.chunks * split.strips * 2 * _CHUNK * _STRIP
+        time = known["start"] + own_filter / known["own_from_l2"] + max(
+            2 * rows * (c.in_channels + c.out_channels) / known["bytes"],
+            tiles * own_filter / known["shared"],
+            2 * rows * (c.in_channels * split.column_tiles + c.out_channels) / known["from_l2"])
+        tail = c.rows * c.out_channels / known["tail"] if layer.fused.has_tensor else 0
+        return CAREFUL * (time - tail)
+
+    def _together(self, layer: Layer, split: _Split) -> int:
         """Tiles of a subgroup that are on their way: as many as leave the fewest for one subgroup.
         More than one of several strips are too many registers."""
+        groups = self.subgroups * split.row_groups
+
         def most(together: int) -> int:
-            return -(-rows // (_FRAGMENT * together * self.subgroups)) * together
+            return -(-layer.c.rows // (_FRAGMENT * together * groups)) * together
 
-        ways = range(max(_CHUNKS // self.chunks, 1), 0, -1)
-        return 1 if self.strips > 1 else min(ways, key=most)
+        ways = range(max(_CHUNKS // split.chunks, 1), 0, -1)
+        return 1 if split.strips > 1 else min(ways, key=most)
 
-    def microseconds(self, c: Problem, cores: int) -> float:
-        """The estimated time."""
-        tiles = -(-c.rows // (_FRAGMENT * self.subgroups)) * self.tile.subgroups  # of a core
-        rows = _FRAGMENT * tiles * cores / self.column_tiles
-        own_filter = self.chunks * self.strips * 2 * _CHUNK * _STRIP
-        return _START + own_filter / _OWN_FROM_L2 + max(
-            2 * rows * (c.in_channels + c.out_channels) / _BYTES, tiles * own_filter / _SHARED,
-            2 * rows * (c.in_channels * self.column_tiles + c.out_channels) / _FROM_L2)
-
-
-def chosen(p: PlanBuilder, c: Problem) -> Choice | None:
-    """What the device can run, or None."""
-    w, (z, *axes) = p.tensor("filter_tensor"), c.axes
-    chunks, strips = -(-c.in_channels // _CHUNK), -(-c.out_channels // _STRIP)
-    if not (w.owned_by_dml and p.device.fragments_alike and matrix_units.takes_halves(p)
-            and c.groups == 1 and c.in_channels >= _FRAGMENT and chunks <= _CHUNKS
-            and z.in_size * z.out_size == 1
-            and not any(a.transposed or a.filter_size > 1 for a in c.axes)
-            and all(a.phases[0][2] == 0 and (a.out_size - 1) * a.input_step < a.in_size
-                    for a in axes)
-            and matrix_units.is_plain(p, c, p.write("output_tensor"), c.y_strides)):
-        return None
-    room = p.device.max_shared_memory // (16 * (256 * chunks + _STRIP // 4))
-    column_tiles = -(-strips // max(min(room, _PAIRS // chunks), 1))
-    own = -(-strips // column_tiles)
-    tile = TILES[1 if own > 1 else 0]
-    if not room or column_tiles > p.device.cores or p.library.find(SHADER, tile.name) is None:
-        return None
-    row_groups = min(p.device.cores // column_tiles, -(-c.rows // (_FRAGMENT * tile.subgroups)))
-    return Choice(tile, chunks, own, column_tiles, row_groups)
+    def lower(self, layer: Layer, p: PlanBuilder) -> None:
+        c, fused, split = layer.c, layer.fused, self.split(layer, p.device)
+        assert split is not None
+        layer_in, x = packing.packed_input(p, c, packing.planned(p, c))
+        axes = c.axes[1:]
+        steps = [a.input_step for a in axes]
+        x_strides = (layer_in.x_strides[0],
+                     *(s * n for s, n in zip(layer_in.x_strides[-2:], steps)))
+        y_strides = (c.y_strides[0], *c.y_strides[-2:])
+        sizes = (c.batches, *(a.out_size for a in axes))
+        _, lines = coalesce(sizes, x_strides, y_strides)
+        if all(len(each) == 1 for each in lines):  # pixels in one line
+            sizes, x_strides, y_strides = (c.rows, 1, 1), (lines[0][0], 0, 0), (lines[1][0], 0, 0)
+        p.dispatch(
+            self.shader(layer), split.row_groups * split.column_tiles,
+            x=x, w=filter_in_order(p, c), y=p.write("output_tensor"),
+            bias=p.read("bias_tensor"), **p.read_tail(), params=fused.words or (0,),
+            push={"rows": c.rows, "out_channels": c.out_channels, "x_strides": x_strides,
+                  "y_strides": y_strides, "bias_stride": layer.bias_stride, "activation_at": 0},
+            spec={"HAS_BIAS": layer.tensor("bias_tensor") is not None, "CHUNKS": split.chunks,
+                  "STRIPS": split.strips, "TOGETHER": self._together(layer, split),
+                  "CHANNELS": layer_in.in_channels, "SIZE_Y": sizes[1], "SIZE_X": sizes[2],
+                  "COLUMN_TILES": split.column_tiles, **fused.spec})
 
 
-def lower(p: PlanBuilder, c: Problem, fused: Fused) -> bool:
-    """Lower the convolution if the kernel presumably is the fastest. Returns whether it is."""
-    choice = chosen(p, c)
-    if choice is None:
-        return False
-    others = packed.microseconds(p, c)
-    if fused.has_tensor:
-        others += c.rows * c.out_channels / _TAIL
-    wins = choice.microseconds(c, p.device.cores) < others
-    kind = "points with a tail" if fused.has_tensor else "points"
-    work = work_key(kind, c.rows, c.in_channels, c.out_channels)
-    if p.choose(work, ["points", "other"] if wins else ["other", "points"]) == "other":
-        return False
-    dispatch(p, c, choice, fused)
-    return True
-
-
-def dispatch(p: PlanBuilder, c: Problem, choice: Choice, fused: Fused) -> None:
-    """Dispatch the kernel."""
-    made, x = matrix_units.packed_input(p, c, matrix_units.planned(p, c))
-    axes = c.axes[1:]
-    steps = [a.input_step for a in axes]
-    x_strides = (made.x_strides[0], *(s * n for s, n in zip(made.x_strides[-2:], steps)))
-    y_strides = (c.y_strides[0], *c.y_strides[-2:])
-    sizes = (c.batches, *(a.out_size for a in axes))
-    _, lines = coalesce(sizes, x_strides, y_strides)
-    if all(len(each) == 1 for each in lines):  # pixels in one line
-        sizes, x_strides, y_strides = (c.rows, 1, 1), (lines[0][0], 0, 0), (lines[1][0], 0, 0)
-    bias = p.tensor("bias_tensor")
-    p.dispatch(
-        fused.variant(f"{SHADER}.{choice.tile.name}"), choice.row_groups * choice.column_tiles,
-        x=x, w=packed.filter_in_order(p, c), y=p.write("output_tensor"),
-        bias=p.read("bias_tensor"), **p.read_tail(), params=fused.words or (0,),
-        push={"rows": c.rows, "out_channels": c.out_channels, "x_strides": x_strides,
-              "y_strides": y_strides,
-              "bias_stride": bias.strides[1] if bias is not None and c.out_channels > 1 else 0,
-              "activation_at": 0},
-        spec={"HAS_BIAS": bias is not None, "CHUNKS": choice.chunks, "STRIPS": choice.strips,
-              "TOGETHER": choice.together(c.rows), "CHANNELS": made.in_channels,
-              "SIZE_Y": sizes[1], "SIZE_X": sizes[2], "COLUMN_TILES": choice.column_tiles,
-              **fused.spec})
+# As measured on an H200.
+KERNELS: tuple[Kernel[Layer], ...] = (
+    Points("s12", range(2)), Points("s16", range(2, _PAIRS + 1)))

@@ -9,6 +9,7 @@ from math import ceil
 from typing import Any
 
 from ...layout import Ints, pad_left, product
+from ..base import OperatorDesc
 from .geometry import AXES, Axis, params_of
 
 
@@ -56,11 +57,11 @@ class Problem:
     @functools.cached_property
     def reaches(self) -> list[tuple[int, int]]:
         """Along y and x: the first tap of all phases, and how many pixels one position reaches."""
-        found = []
+        spans = []
         for a in self.axes[1:]:
             first, last = (f(at for _, _, at in a.phases) for f in (min, max))
-            found.append((first, last - first + (a.phases[0][1] - 1) * a.tap_step + 1))
-        return found
+            spans.append((first, last - first + (a.phases[0][1] - 1) * a.tap_step + 1))
+        return spans
 
     @property
     def taps_in_line(self) -> bool:
@@ -116,7 +117,7 @@ class Problem:
                          y_strides[2:])
 
 
-def problem_of(desc: Any, axes: list[Axis], transposed: bool) -> Problem:
+def problem_of(desc: OperatorDesc, axes: list[Axis], transposed: bool) -> Problem:
     """The convolution of a description with InputTensor, FilterTensor and OutputTensor."""
     x, w, y, groups = desc.input_tensor, desc.filter_tensor, desc.output_tensor, desc.group_count
     whole = Axis.whole()

@@ -7,6 +7,7 @@ from typing import Any
 from ...layout import is_packed
 from ...lowering.activation import fused_activation
 from ...lowering.builder import PlanBuilder
+from ..base import OperatorDesc
 
 SHADER = "convolution_quantized_points"
 _ROWS, _COLUMNS, _INVOCATIONS = 8, 16, 256
@@ -15,7 +16,7 @@ MOST = 4096
 """The most elements of the input, which every workgroup reads."""
 
 
-def serves(d: Any, x: Any) -> bool:
+def serves(d: OperatorDesc, x: Any) -> bool:
     """Whether the kernel can compute a description of CONVOLUTION_INTEGER_TO_FLOAT, of ``x``, a
     tensor of numbers that is quantized."""
     w = d.filter_tensor
@@ -31,7 +32,7 @@ def serves(d: Any, x: Any) -> bool:
         and is_packed(line, w.strides[:2]))
 
 
-def lower(d: Any, p: PlanBuilder) -> None:
+def lower(d: OperatorDesc, p: PlanBuilder) -> None:
     """DYNAMIC_CONVOLUTION."""
     x, w, y, bias = d.input_tensor, d.filter_tensor, d.output_tensor, d.bias_tensor
     images, channels = x.sizes[:2]

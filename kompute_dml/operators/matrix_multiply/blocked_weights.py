@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ...attributes import QuantizationType
 from ...desc import TensorDesc
+from ...lowering import measured
 from ...lowering.builder import PlanBuilder
+from ...lowering.kernel import Kernel, choose
 from ...lowering.plan import Plan, Target
+from ...runtime.shader_library import Variant
 from ...runtime.traits import DeviceTraits
 from ...spec import Field
 from ...tuning import work_key
-from ..base import widened
+from ..base import OperatorDesc, widened
 from ..quantize_blocks import DequantizeOperatorDesc
-from .float_kernels import (
-    MANY_COLUMNS,
-    WORTH_FRAGMENTS,
-    FloatKernel,
-    FloatProduct,
-    MatrixView,
-    fragments_of_blocks,
-)
-from .gemm import GemmOperatorDesc, dispatch_product, matrix_views, oriented
+from .float_dispatch import dispatch_product, matrix_views, oriented
+from .float_kernels import height_of_fragments
+from .float_product import FloatLaunch, FloatProduct, MatrixView
+from .gemm import GemmOperatorDesc
 
 _HEIGHTS = (1, 2, 4, 8)
 _COLUMNS = 4
@@ -31,9 +29,8 @@ _HELD_BYTES, _HELD_BYTES_OF_LITTLE = 1 << 14, 1 << 12
 """Bytes of A in shared memory, and where a workgroup has less than twice as much."""
 _PLACES = {1: 3, 2: 2}
 """Workgroups for which a core has registers, by rows of a tile."""
-_MOST_PARTS, _ADDING = 4, 0.4
-"""The most parts of K for one or two rows, and the time that each costs, if a tile takes 1. More
-rows are slower in parts."""
+_LONGEST_A = 1 << 14
+"""The most of K of a part, where A lies in shared memory."""
 
 
 def most_rows(traits: DeviceTraits) -> int:
@@ -49,97 +46,209 @@ def fits(b: TensorDesc, block: int) -> bool:
             and (block % vector == 0 or block == 16))
 
 
-def _kernel(g: FloatProduct, bits: int, device: DeviceTraits) -> FloatKernel:
-    """The kernel without matrix units. For one or two rows, K is shared by the number of workgroups
+class BlockedProduct(FloatProduct):
+    """A product by such a B."""
+
+    def __init__(self, p: PlanBuilder) -> None:
+        d = p.desc
+        y, b = d.output_tensor, d.b_tensor
+        k = oriented(d.a_tensor.sizes, d.trans_a)[-1]
+        output = MatrixView(p.write("output_tensor"), y.strides, y.base_alignment)
+        super().__init__(y.sizes, k, y.data_type.itemsize, matrix_views(p, output))
+        self.desc, self.bits = d, b.data_type.bits
+        self.vector = 128 // self.bits
+        """Elements of B in 16 bytes."""
+        self.b_vectors = self.steps["b"][1] % self.vector == 0 and b.base_alignment % 16 == 0 and (
+            d.block_size * d.b_scale_tensor.sizes[1] % self.vector == 0)
+
+    @property
+    def work(self) -> str:
+        return work_key(f"gemm f{8 * self.itemsize} u{self.bits}", self.rows, self.k, self.columns,
+                        self.batches)
+
+
+class _Fused(Kernel[BlockedProduct]):
+    """A kernel that reads B in blocks."""
+
+    variant: str
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.variant.replace(".", "-") + "-split"
+
+    def shader(self, g: BlockedProduct) -> str:
+        return self.variant
+
+    def takes(self, g: BlockedProduct, variant: Variant, traits: DeviceTraits) -> tuple[int, int]:
+        return self.launch(g, traits).spec["LOCAL_SIZE"], variant.shared_bytes
+
+    def launch(self, g: BlockedProduct, traits: DeviceTraits) -> FloatLaunch:
+        """What it runs."""
+        raise NotImplementedError
+
+    def more_spec(self, g: BlockedProduct) -> dict[str, int]:
+        """Constants that only its shader has."""
+        return {}
+
+    def lower(self, g: BlockedProduct, p: PlanBuilder) -> None:
+        d = g.desc
+        zero, scales = d.b_zero_point_tensor, d.b_scale_tensor
+        push = {"scale_column": scales.strides[0], "scale_block": scales.strides[1]}
+        if zero is not None:
+            push |= {"zero_column": zero.strides[0], "zero_block": zero.strides[1]}
+        spec = {"SIGNED": d.b_tensor.data_type.is_signed, "HAS_ZERO": zero is not None,
+                "BLOCK": d.block_size, **self.more_spec(g)}
+        dispatch_product(
+            p, g, self.launch(g, p.device), more_push=push, more_spec=spec,
+            scale=p.read("b_scale_tensor"),
+            zero=p.read("b_scale_tensor" if zero is None else "b_zero_point_tensor"))
+
+
+@dataclass(frozen=True)
+class _Rows(_Fused):
+    """Tiles of rows in shared memory. For one or two rows, K is shared by the number of workgroups
     that keeps the cores busiest."""
-    height = next((n for n in _HEIGHTS if n >= g.rows), _HEIGHTS[-1])
-    vector = 128 // bits
-    much, wide = device.max_shared_memory >= 2 * _HELD_BYTES, g.columns >= MANY_COLUMNS
-    held_bytes = _HELD_BYTES if much else _HELD_BYTES_OF_LITTLE
-    lanes = 32 if wide or height > 2 else 64
-    invocations = 256
-    if not device.is_cpu and ((height == 4 and wide) or height == 8 >= g.rows):
-        # Less waits at a barrier. More tiles of rows would read A too often.
-        invocations = 128
-        if height == 4:
-            lanes, held_bytes = 16, min(held_bytes, _HELD_BYTES // 2)
-    held = held_bytes // (height * vector * g.itemsize)
-    lanes = min(held, device.subgroup_size if device.is_cpu else lanes)
-    kernel = FloatKernel(
-        f"gemm_blocked_weights.r{height}", height, invocations // lanes * _COLUMNS,
-        lanes * vector, 0, 0, split=True,
-        spec=(("LOCAL_SIZE", invocations), ("LANES", lanes), ("HELD", held)))
-    if device.is_cpu or height > 2:
-        return kernel
-    tiles, places = kernel.tiles(g), _PLACES[height] * device.cores
 
-    def time(parts: int) -> float:
-        return -(-tiles * parts // places) / parts + _ADDING * parts
+    height: int
 
-    steps = -(-g.k // kernel.k)
-    counts = {-(-steps // -(-steps // n)) for n in range(1, _MOST_PARTS + 1)}
-    return replace(kernel, busy=(tiles * min(sorted(counts), key=time) + 0.5) / device.cores)
+    @property
+    def variant(self) -> str:  # type: ignore[override]
+        return f"gemm_blocked_weights.r{self.height}"
 
+    def serves(self, g: BlockedProduct, traits: DeviceTraits) -> str | None:
+        height = next((n for n in _HEIGHTS if n >= g.rows), _HEIGHTS[-1])
+        return None if self.height == height else f"it has {g.rows} rows"
 
-def _lower(d: Any, target: Target) -> Plan:
-    p = PlanBuilder(target, d)
-    y, b, zero = d.output_tensor, d.b_tensor, d.b_zero_point_tensor
-    scales = d.b_scale_tensor
-    k = oriented(d.a_tensor.sizes, d.trans_a)[-1]
-    views = matrix_views(d, p, MatrixView(p.write("output_tensor"), y.strides, y.base_alignment))
-    g = FloatProduct(y.sizes, k, y.data_type.itemsize, views)
-    plain = _kernel(g, b.data_type.bits, p.device)
-    able = [plain] if plain.variant(p) else []
-    vector = 128 // b.data_type.bits
-    b_vectors = g.steps["b"][1] % vector == 0 and b.base_alignment % 16 == 0 and (
-        d.block_size * d.b_scale_tensor.sizes[1] % vector == 0)
-    best = None
-    if b.data_type.bits == 4 and b_vectors and d.block_size % vector == 0:
-        best = fragments_of_blocks(g, p)
-    if best:
-        large = g.k * g.columns >= WORTH_FRAGMENTS
-        able = [best, *able] if large else [*able, best]
-    work = work_key(f"gemm f{8 * g.itemsize} u{b.data_type.bits}", g.rows, k, g.columns, g.batches)
-    kernel = p.choose(work, [*able, None], lambda k: k.name if k else "dequantize")
-    if kernel is None:
-        _lower_both(d, p)
-        return p.build()
-    more: dict[str, Any] = {"scale": p.read("b_scale_tensor"), "zero": p.read(
-        "b_scale_tensor" if zero is None else "b_zero_point_tensor")}
-    push = {"scale_column": d.b_scale_tensor.strides[0], "scale_block": d.b_scale_tensor.strides[1]}
-    if zero is not None:
-        push |= {"zero_column": zero.strides[0], "zero_block": zero.strides[1]}
-    spec = {"SIGNED": b.data_type.is_signed, "HAS_ZERO": zero is not None, "BLOCK": d.block_size}
-    if kernel is best and g.rows == 1:
-        spec["SCALE_PAIRS"] = d.block_size == vector and scales.strides[1] == 1 and (
-            scales.strides[0] % 2 == 0 and scales.base_alignment % 4 == 0)
-    if kernel is not best:
-        spec |= {"BITS": b.data_type.bits, "A_VECTORS": g.vectors("a", 16 // g.itemsize) == "k",
-                 "B_VECTORS": b_vectors}
-    dispatch_product(d, p, g, kernel, more_push=push, more_spec=spec, **more)
-    return p.build()
+    def estimate(self, g: BlockedProduct, traits: DeviceTraits) -> float:
+        return 1.0
+
+    def launch(self, g: BlockedProduct, traits: DeviceTraits) -> FloatLaunch:
+        known = measured.figures(traits.device_class, "gemm_blocked_weights")
+        height, vector = self.height, g.vector
+        much = traits.max_shared_memory >= 2 * _HELD_BYTES
+        wide = g.columns >= known["columns"]
+        held_bytes = _HELD_BYTES if much else _HELD_BYTES_OF_LITTLE
+        lanes = 32 if wide or height > 2 else 64
+        invocations = 256
+        if not traits.is_cpu and ((height == 4 and wide) or height == 8 >= g.rows):
+            # Less waits at a barrier. More tiles of rows would read A too often.
+            invocations = 128
+            if height == 4:
+                lanes, held_bytes = 16, min(held_bytes, _HELD_BYTES // 2)
+        # Shared memory has floats where it takes many instructions to make them.
+        held = held_bytes // (height * vector * (g.itemsize if traits.exact_units else 4))
+        lanes = min(held, traits.subgroup_size if traits.is_cpu else lanes)
+        launch = FloatLaunch(
+            self.variant, height, invocations // lanes * _COLUMNS, lanes * vector,
+            longest=lanes * vector * (traits.max_loop_passes // 2),
+            spec={"LOCAL_SIZE": invocations, "LANES": lanes, "HELD": held})
+        if traits.is_cpu or height > 2:
+            return launch
+        tiles, places = launch.tiles(g), _PLACES[height] * traits.cores
+
+        def time(parts: int) -> float:
+            return -(-tiles * parts // places) / parts + known["part"] * parts
+
+        steps = -(-g.k // launch.k)
+        counts = {-(-steps // -(-steps // n)) for n in range(1, int(known["parts"]) + 1)}
+        return replace(launch, parts=min(sorted(counts), key=time))
+
+    def more_spec(self, g: BlockedProduct) -> dict[str, int]:
+        return {"BITS": g.bits, "A_VECTORS": g.vectors("a", 16 // g.itemsize) == "k",
+                "B_VECTORS": g.b_vectors}
 
 
-def _lower_both(d: Any, p: PlanBuilder) -> None:
+@dataclass(frozen=True)
+class _Units(_Fused):
+    """Left operands of matrix units come from memory. B has four bits."""
+
+    height: int
+
+    @property
+    def variant(self) -> str:  # type: ignore[override]
+        return f"gemm_blocked_weights_coopmat.r{self.height}"
+
+    def serves(self, g: BlockedProduct, traits: DeviceTraits) -> str | None:
+        if g.bits != 4 or not g.b_vectors or g.desc.block_size % g.vector:
+            return "B has no vectors of 4 bits, or blocks are none"
+        if height_of_fragments(g, traits) != self.height:
+            return f"it has {g.rows} rows, or the device no such matrix units"
+        return None
+
+    def estimate(self, g: BlockedProduct, traits: DeviceTraits) -> float:
+        worth = measured.figures(traits.device_class, "gemm_blocked_weights_coopmat")["worth"]
+        return 0.0 if g.k * g.columns >= worth else 2.0
+
+    def launch(self, g: BlockedProduct, traits: DeviceTraits) -> FloatLaunch:
+        # Subgroups, those of them that divide K, fragments of 16 columns for each, vectors of A
+        # that an invocation reads at a time: the fastest of many.
+        every = measured.figures(traits.device_class, "gemm_blocked_weights_coopmat")
+        known = measured.figures(traits.device_class, self.variant)
+        columns, step, longest = g.columns * g.batches, int(known["step"]), 1 << 31
+        of = "wide_" if self.height == 1 and columns >= every["columns"] else ""
+        subgroups, along, count = (int(known[of + n]) for n in ("subgroups", "along", "fragments"))
+        if self.height == 1:  # A lies in shared memory as a whole
+            longest = _LONGEST_A
+            if not of and columns <= 16 * traits.cores:
+                along = subgroups
+            reads = -(-min(-(-g.k // step) * step, longest) // (8 * 32 * subgroups))
+        else:
+            reads = int(known["reads"])
+        spec = {"LOCAL_SIZE": 32 * subgroups, "SUBGROUPS_K": along, "FRAGMENTS": count,
+                "A_READS": reads,
+                "A_VECTORS": g.vectors("a", 8) == "k" and not g.views["a"].padded,
+                "ENDS_INSIDE": g.k % step != 0}
+        return FloatLaunch(self.variant, self.height, subgroups // along * 16 * count, step * along,
+                           longest=longest, busy=traits.cores, spec=spec)
+
+    def more_spec(self, g: BlockedProduct) -> dict[str, int]:
+        scales = g.desc.b_scale_tensor
+        if g.rows > 1:
+            return {}
+        return {"SCALE_PAIRS": g.desc.block_size == g.vector and scales.strides[1] == 1 and (
+            scales.strides[0] % 2 == 0 and scales.base_alignment % 4 == 0)}
+
+
+class _Dequantized(Kernel[BlockedProduct]):
     """Both operators one by one: for devices that bind few buffers, or where that was measured to
     be faster."""
-    scale, zero = d.b_scale_tensor, d.b_zero_point_tensor
-    columns, blocks = scale.sizes
-    weights = TensorDesc(scale.data_type, (columns, blocks * d.block_size))
-    made = p.temporary(scale.data_type.itemsize, weights.element_count)
-    parts = (scale,) if zero is None else (scale, zero)
-    dequantize = DequantizeOperatorDesc(
-        input_tensor=TensorDesc(d.b_tensor.data_type, weights.sizes, (d.b_tensor.strides[-1], 1)),
-        quantization_tensors=parts, output_tensor=weights,
-        quantization_type=QuantizationType(len(parts)))
-    p.include(dequantize.operator.lower(dequantize, p.target), {
-        "input_tensor": p.read("b_tensor"), "quantization_tensors[0]": p.read("b_scale_tensor"),
-        "quantization_tensors[1]": p.read("b_zero_point_tensor"), "output_tensor": made})
-    b = d.b_tensor
-    plain = {f.name: getattr(d, f.name) for f in fields(GemmOperatorDesc) if f.init}
-    product = GemmOperatorDesc(**plain | {"b_tensor": TensorDesc(
-        weights.data_type, b.sizes, (*[0] * (len(b.sizes) - 2), 1, weights.sizes[1]))})
-    p.include(product.operator.lower(product, p.target), {"b_tensor": made.reading()})
+
+    name = "dequantize"
+
+    def estimate(self, g: BlockedProduct, traits: DeviceTraits) -> float:
+        return 3.0
+
+    def lower(self, g: BlockedProduct, p: PlanBuilder) -> None:
+        d = g.desc
+        scale, zero = d.b_scale_tensor, d.b_zero_point_tensor
+        columns, blocks = scale.sizes
+        weights = TensorDesc(scale.data_type, (columns, blocks * d.block_size))
+        dequantized = p.temporary(scale.data_type.itemsize, weights.element_count)
+        parts = (scale,) if zero is None else (scale, zero)
+        dequantize = DequantizeOperatorDesc(
+            input_tensor=TensorDesc(
+                d.b_tensor.data_type, weights.sizes, (d.b_tensor.strides[-1], 1)),
+            quantization_tensors=parts, output_tensor=weights,
+            quantization_type=QuantizationType(len(parts)))
+        p.include(dequantize.operator.lower(dequantize, p.target), {
+            "input_tensor": p.read("b_tensor"), "quantization_tensors[0]": p.read("b_scale_tensor"),
+            "quantization_tensors[1]": p.read("b_zero_point_tensor"), "output_tensor": dequantized})
+        b = d.b_tensor
+        plain = {f.name: getattr(d, f.name) for f in fields(GemmOperatorDesc) if f.init}
+        product = GemmOperatorDesc(**plain | {"b_tensor": TensorDesc(
+            weights.data_type, b.sizes, (*[0] * (len(b.sizes) - 2), 1, weights.sizes[1]))})
+        p.include(product.operator.lower(product, p.target), {"b_tensor": dequantized.reading()})
+
+
+KERNELS: tuple[Kernel[BlockedProduct], ...] = (
+    *map(_Rows, _HEIGHTS), *map(_Units, (1, 8, 16)), _Dequantized())
+
+
+def _lower(d: OperatorDesc, target: Target) -> Plan:
+    p = PlanBuilder(target, d)
+    g = BlockedProduct(p)
+    choose(KERNELS, g, p).lower(g, p)
+    return p.build()
 
 
 BlockedGemmDesc: Any = widened(

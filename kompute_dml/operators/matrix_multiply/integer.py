@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...errors import expect
 from ...lowering.builder import PlanBuilder
-from ..base import operator
-from .kernels import SHADERS, candidates, lower
+from ...lowering.kernel import choose
+from ..base import OperatorDesc, operator
+from .kernels import KERNELS, SHADERS
 from .product import Product
 
 _VECTORS = {
@@ -17,7 +16,7 @@ _VECTORS = {
 """The axis along which a scale or zero point may have a value for each row or column."""
 
 
-def check_matrices(desc: Any) -> None:
+def check_matrices(desc: OperatorDesc) -> None:
     """Raise if B or the output does not fit A."""
     name = desc.operator.name
     (*batches, m, k), n = desc.a_tensor.sizes, desc.b_tensor.sizes[-1]
@@ -31,7 +30,7 @@ def check_matrices(desc: Any) -> None:
                    list(tensor.sizes))
 
 
-def check_vectors(desc: Any) -> None:
+def check_vectors(desc: OperatorDesc) -> None:
     """Raise if a scale or zero point is neither one value nor one for each row or column."""
     for f in desc.operator.spec.tensors:
         axis, tensor = _VECTORS.get(f.snake), getattr(desc, f.snake)
@@ -47,18 +46,17 @@ def check_vectors(desc: Any) -> None:
         )
 
 
-def _check(desc: Any, strict: bool) -> None:
+def _check(desc: OperatorDesc, strict: bool) -> None:
     check_matrices(desc)
     check_vectors(desc)
 
 
-def multiply_integers(desc: Any, p: PlanBuilder) -> None:
+def multiply_integers(desc: OperatorDesc, p: PlanBuilder) -> None:
     """Builds the plan of an integer product, scaled or not."""
     product = Product(desc)
-    kernel = p.choose(product.work, candidates(product, p.target), lambda k: k.name)
-    lower(product, kernel, p)
+    choose(KERNELS, product, p).lower(product, p)
 
 
 @operator("MATRIX_MULTIPLY_INTEGER", shaders=SHADERS, check=_check)
-def MatrixMultiplyIntegerOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def MatrixMultiplyIntegerOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     multiply_integers(d, p)

@@ -1,4 +1,4 @@
-"""The kernels of integer products: which can compute a product, and their dispatches."""
+"""The kernels of integer products, and their dispatches. A new one is an entry in ``KERNELS``."""
 
 from __future__ import annotations
 
@@ -7,65 +7,72 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ...lowering import measured
 from ...lowering.builder import PlanBuilder
-from ...lowering.plan import UNUSED, Operand, Target
-from ...runtime.shader_library import Variant
+from ...lowering.kernel import Kernel
+from ...lowering.plan import UNUSED, Operand
+from ...runtime.shader_library import Variant, described, sizes
 from ...runtime.traits import DeviceTraits
 from .product import MAX_K, SHADER, SLOTS, Product
 from .repacking import REPACK, SUMS, Repacked, has_vectors, is_readable
 
+_FEW_ROWS, _UNITS, _PACKED, _IDLE = range(0, 400, 100)
+"""Estimates are ranks of groups, in the order of what was measured, and below 100 those of a
+group's kernels."""
+_LAST = 90.0
+FINISH = SHADER + "_finish"
+SHADERS = (
+    *(SHADER + suffix
+      for suffix in ("", "_packed", "_few_rows", "_few_rows_subgroups", "_few_rows_coopmat",
+                     "_few_rows_transposed", "_coopmat")),
+    REPACK, SUMS, FINISH,
+)
 
-@dataclass(frozen=True)
-class Kernel:
-    """A shader variant, and the part of the output that one workgroup of it makes."""
 
-    shader: str
+class IntegerKernel(Kernel[Product]):
+    """A shader variant, and the part of the output that one workgroup of it computes."""
+
     axes: str
-    """Joined by hyphens."""
+    """The variant, joined by hyphens."""
     rows: int
     columns: int
-    k: int = 0
+    k: int
     """Repacked rows are padded to a multiple of this; 0 for shaders that take any strides."""
-    needs_sums: bool = False
+    file = SHADER
+    needs_sums = False
     """Whether it needs the sums along K, because it does not compute them."""
-    lowers: bool = True
+    lowers = True
     """Whether it makes unsigned numbers signed. Else both sides are unsigned, need no repacking and
     have no zero points."""
-    makes_sums: bool = False
+    makes_sums = False
     """Whether separate workgroups compute the sums, each for as many rows as a tile has."""
-    busy: int = 0
+    busy = 0
     """Workgroups that keep a device busy. With fewer tiles, several workgroups split K of a tile. 0
     for shaders that cannot split K."""
 
     @property
-    def name(self) -> str:
-        return f"{self.shader.removeprefix(SHADER).strip('_')}-{self.axes}".strip("-")
+    def name(self) -> str:  # type: ignore[override]
+        return f"{self.file.removeprefix(SHADER).strip('_')}-{self.axes}".strip("-")
 
-    def variant(self, target: Target) -> Variant | None:
-        """The shader variant, or None if the device cannot run it."""
-        variant = target.library.find(self.shader, *self.axes.split("-"))
-        fits = variant is not None and (
-            variant.shared_bytes <= target.traits.max_shared_memory
-            and math.prod(variant.workgroup_size) <= target.traits.max_invocations
-        )
-        return variant if fits else None
+    @property
+    def variant(self) -> str:
+        return f"{self.file}.{self.axes.replace('-', '.')}"
 
-    def quantizes(self, product: Product, target: Target) -> bool:
+    def shader(self, product: Product) -> str:
+        return self.variant
+
+    def serves(self, product: Product, traits: DeviceTraits) -> str | None:
+        return "elements are no bytes" if product.a.data_type.itemsize > 1 else None
+
+    def quantizes(self, product: Product) -> bool:
         """Whether it can store quantized sums."""
-        variant = self.variant(target)
+        variant = described(self.variant)
         return variant is not None and "QUANTIZED" in variant.spec_ids and (
             product.stores_words and product.k <= MAX_K)
 
     def tiles(self, product: Product) -> int:
         """Workgroups of one dispatch."""
-        return product.batches * -(-product.rows // self.rows) * -(-product.columns // self.columns)
-
-    def counts(self, product: Product, variant: Variant) -> bool:
-        """Whether one word can count the workgroups that compute sums and the others."""
-        if not self.makes_sums:
-            return True
-        _, bit = variant.spec_ids["TILES_BIT"]
-        return self.summing(product, "ab") < 1 << bit and self.tiles(product) < 1 << 32 - bit
+        return product.tiles(self.rows, self.columns)
 
     def summing(self, product: Product, sides: Iterable[str]) -> int:
         """Workgroups that compute the sums of these sides."""
@@ -80,182 +87,374 @@ class Kernel:
         wanted = max(1, self.busy // self.tiles(product))
         return -(-pieces // -(-pieces // wanted))
 
-
-_WIDE = {
-    width: [Kernel(SHADER, f"{width}-flat", 4, 64), Kernel(SHADER, f"{width}-square", 64, 64)]
-    for width in ("b16", "b32")
-}
-_DOT = Kernel(SHADER + "_packed", "dot", 64, 64)
-_CORE = Kernel(SHADER + "_packed", "core", 64, 64)
-_COOPMAT = {
-    axis: Kernel(SHADER + "_coopmat", axis, rows, columns, k,
-                 needs_sums=axis == "t128w", lowers=axis != "t128u", makes_sums=axis == "t128s")
-    for axis, rows, columns, k in (
-        ("t128", 128, 128, 64), ("t128s", 128, 128, 128), ("t128w", 128, 128, 128),
-        ("t128u", 128, 128, 128), ("t128d", 128, 128, 128),
-        ("t96x128", 96, 128, 128), ("t64x96", 64, 96, 256), ("t48x96", 48, 96, 256),
-        ("t64", 64, 64, 128), ("t64d", 64, 64, 256),
-        ("t32", 32, 32, 128), ("t32d", 32, 32, 256), ("t16", 16, 32, 256),
-    )
-}
-_FEW_ROWS = {
-    "k": [
-        Kernel(SHADER + "_few_rows", f"k_contiguous-r{rows}", rows, width, 16)
-        for rows, width in ((1, 8), (2, 16), (4, 8), (8, 16))
-    ],
-    "n": [
-        Kernel(SHADER + "_few_rows", f"{axis}-r{rows}", rows, 128, busy=busy)
-        for axis in ("n_contiguous64", "n_contiguous")
-        for rows, busy in ((1, 896), (2, 896), (4, 660), (8, 264))
-    ],
-}
-_FEW_ROWS_SUBGROUPS = [
-    Kernel(SHADER + "_few_rows_subgroups", f"r{rows}", rows, columns, 16)
-    for rows, columns in ((1, 4), (4, 16))
-]
-_FEW_ROWS_COOPMAT = {
-    axis: Kernel(SHADER + "_few_rows_coopmat", axis, 16, 32, k)
-    for axis, k in (("k_contiguous", 16), ("k_contiguous8", 16), ("n_contiguous", 0))
-}
-_TRANSPOSED = [
-    Kernel(SHADER + "_few_rows_transposed", f"r{rows}", rows, 128, busy=128) for rows in (16, 32)
-]
-_NOT_PLAIN = ("A_SIGNED", "B_SIGNED", "HAS_A_ZERO", "HAS_B_ZERO")
-FINISH = SHADER + "_finish"
-SHADERS = (
-    *(SHADER + suffix
-      for suffix in ("", "_packed", "_few_rows", "_few_rows_subgroups", "_few_rows_coopmat",
-                     "_few_rows_transposed", "_coopmat")),
-    REPACK, SUMS, FINISH,
-)
+    def lower(self, product: Product, p: PlanBuilder) -> None:
+        _Lowering(product, self, p)
 
 
-def candidates(product: Product, target: Target) -> list[Kernel]:
-    """The kernels that this device can run on a product, the presumably fastest first."""
-    if product.a.data_type.itemsize > 1:
-        flat, square = _WIDE[product.a.data_type.width]
-        return [flat, square] if product.rows <= 4 * flat.rows else [square, flat]
-    few_rows = _few_rows(product, _multiplies(target.traits, "i"))
-    scalar = [k for k in (*few_rows, _DOT, _CORE) if k.variant(target)]
-    if not _multiplies(target.traits, "i"):
-        return scalar
-    unsigned = (
-        _multiplies(target.traits, "u")
-        and not any(product.kinds[kind] for kind in _NOT_PLAIN)
-        and all(is_readable(product, side, _COOPMAT["t128u"].k) for side in "ab")
-    )
-    matrix = [
-        k for k in _COOPMAT.values()
-        if (variant := k.variant(target)) and (k.lowers or unsigned) and k.counts(product, variant)
-    ]
-    if not matrix or scalar[0] not in (_DOT, _CORE):
-        return [*scalar, *matrix]
-    best = _COOPMAT[_best_tile(product, target.traits.cores, unsigned,
-                               _COOPMAT["t128s"] in matrix)]
-    ready = [
-        k for k in matrix
-        if all(t.owned_by_dml or is_readable(product, side, k.k)
-               for side, t in (("a", product.a), ("b", product.b)))
-    ]
-    # Repacking is a separate dispatch: small products take less time without it.
-    work = product.outer * product.batches * product.rows * product.columns * product.k
-    if best not in ready and ready and work < 1 << 25:
-        best = ready[-1]
-    elif best not in ready and work < 1 << 21:
-        return [*scalar, *matrix]
-    matrix.sort(key=lambda kernel: kernel is not best)
-    return [*matrix, *scalar]
+@dataclass(frozen=True)
+class FixedKernel(IntegerKernel):
+    """A kernel whose shader has the sizes of its tile as constants."""
+
+    axes: str
+    rows: int
+    columns: int
+    k: int = 0
 
 
-def _few_rows(product: Product, cooperative: bool) -> list[Kernel]:
-    """The kernels for a few rows that can read A and B."""
-    a, b, rows = product.a, product.b, product.rows
+@dataclass(frozen=True)
+class _OfSizes(IntegerKernel):
+    """A kernel whose shader's header has the sizes."""
+
+    axes: str
+
+    @property
+    def rows(self) -> int:  # type: ignore[override]
+        return sizes(self.variant)["rows"]
+
+    @property
+    def columns(self) -> int:  # type: ignore[override]
+        return sizes(self.variant)["columns"]
+
+
+class _AnyBytes(FixedKernel):
+    """Any layout of bytes, with packed dot products or without."""
+
+    file = SHADER + "_packed"
+
+    def estimate(self, product: Product, traits: DeviceTraits) -> float:
+        return _PACKED + (self.axes == "core")
+
+
+@dataclass(frozen=True)
+class _Wide(_OfSizes):
+    """Elements of two or four bytes."""
+
+    width: str = ""
+    k = 0
+
+    def serves(self, product: Product, traits: DeviceTraits) -> str | None:
+        width = product.a.data_type.width
+        return None if width == self.width else f"elements are {width}"
+
+
+class _WideFlat(_Wide):
+    def estimate(self, product: Product, traits: DeviceTraits) -> float:
+        return float(product.rows > 4 * self.rows)
+
+
+class _WideSquare(_Wide):
+    def estimate(self, product: Product, traits: DeviceTraits) -> float:
+        return 0.5
+
+
+# Few rows
+
+
+def _axis_of_few(product: Product) -> str:
+    """The axis along which few rows are multiplied by vectors of B: "k", "n", or "" for neither."""
+    a, b = product.a, product.b
     if product.k % 16:
-        return []
-    # Every row of B begins and ends at a multiple of their common divisor.
-    numbers = (b.base_alignment, *product.steps["b"], b.strides[-2], product.columns)
+        return ""
     if all(t.owned_by_dml or is_readable(product, side, 16) for side, t in (("a", a), ("b", b))):
-        side = "k"
-        matrix = [_FEW_ROWS_COOPMAT["k_contiguous"], _FEW_ROWS_COOPMAT["k_contiguous8"]]
-        # With one tile per core, tiles get more subgroups. Larger tiles would leave cores idle.
-        few = product.batches * -(-product.columns // matrix[0].columns) < 200
-        if few:
-            matrix.reverse()
-        most = 32 if few else 16
-    elif has_vectors(product, "a", 16) and b.strides[-1] == 1 and not any(n % 4 for n in numbers):
-        side, matrix, most = "n", [_FEW_ROWS_COOPMAT["n_contiguous"]], 64
-        if not any(n % 16 for n in numbers):
-            matrix.append(_TRANSPOSED[rows > 16])
-            # Wide tiles read faster, but have much to transpose before they multiply: they pay off
-            # for large matrices.
-            much = product.k * product.columns >= 12 << 20
-            if much or max(product.k, product.columns) >= 8192:
-                matrix.reverse()
-                most = 128
-    else:
-        return []
-    dots = [k for k in _FEW_ROWS[side] if k.rows >= rows]
-    # These need subgroups of 32, store whole words, and cannot keep sums for another dispatch.
-    whole_words = not product.kinds["HALF"] and product.k <= MAX_K
-    if side == "k" and cooperative and whole_words:
-        alone = [k for k in _FEW_ROWS_SUBGROUPS if k.rows >= rows]
+        return "k"
+    if has_vectors(product, "a", 16) and b.strides[-1] == 1 and product.b_is_multiple(4):
+        return "n"
+    return ""
+
+
+@dataclass(frozen=True)
+class _OfFewRows(FixedKernel):
+    """Up to eight rows, or up to 128 on matrix units."""
+
+    axis: str = "k"
+    file = SHADER + "_few_rows"
+
+    def most(self, product: Product, traits: DeviceTraits) -> int:
+        """The most rows that it takes."""
+        return self.rows
+
+    def serves(self, product: Product, traits: DeviceTraits) -> str | None:
+        if (reason := super().serves(product, traits)) is not None:
+            return reason
+        if _axis_of_few(product) != self.axis:
+            return f"no vectors along {self.axis}"
+        most = self.most(product, traits)
+        return None if product.rows <= most else f"it has more than {most} rows"
+
+
+class _Vectors(_OfFewRows):
+    """Dot products of vectors. Fewer rows than the kernel has are multiplied by zeros."""
+
+    def estimate(self, product: Product, traits: DeviceTraits) -> float:
+        return _FEW_ROWS + 20 + self.rows / 100
+
+
+@dataclass(frozen=True)
+class _Columns(_Vectors):
+    """The same of a B whose columns are contiguous."""
+
+    busy: int = 0
+
+    def estimate(self, product: Product, traits: DeviceTraits) -> float:
+        counts = self.axes.startswith("n_contiguous64")
+        return super().estimate(product, traits) + (0.0 if counts else 1.0)
+
+
+class _Subgroups(_OfFewRows):
+    """Subgroups of 32 of their own. They store whole words, and keep no sums for another
+    dispatch."""
+
+    file = SHADER + "_few_rows_subgroups"
+
+    def serves(self, product: Product, traits: DeviceTraits) -> str | None:
+        if not _multiplies(traits, "i"):
+            return "measured only where there are matrix units"
+        if product.kinds["HALF"] or product.k > MAX_K:
+            return f"outputs are FLOAT16, or K is above {MAX_K}"
+        return super().serves(product, traits)
+
+    def estimate(self, product: Product, traits: DeviceTraits) -> float:
         # With four rows a lane reads one vector at a time, so it takes many lanes to keep a device
         # busy.
-        busy = rows == 1 or (rows > 2 and product.columns >= 8192)
-        dots = [*alone, *dots] if busy else [*dots, *alone]
-    matrices = matrix if rows <= most and cooperative else []
-    return [*matrices, *dots] if rows > 4 else [*dots, *matrices]
+        columns = measured.figures(traits.device_class, self.file)["columns"]
+        busy = product.rows == 1 or (product.rows > 2 and product.columns >= columns)
+        return _FEW_ROWS + (10 if busy else 25) + self.rows / 100
 
 
-def _best_tile(product: Product, cores: int, unsigned: bool, aside: bool) -> str:
-    """The largest tile that keeps all cores busy, or one that takes one wave instead of two, as
-    measured on an H200. ``aside``: separate workgroups may compute sums."""
-    if product.rows <= 16:
-        return "t16"
-    tiles = {axis: kernel.tiles(product) for axis, kernel in _COOPMAT.items()}
-    if tiles["t128"] > cores:
-        if unsigned:
-            return "t128u"
-        summed = [side for side in "ab" if product.needs_sums(side)
-                  and not product.side(side)[0].owned_by_dml]
-        ready = [side for side in summed if is_readable(product, side, _COOPMAT["t128w"].k)]
-        # Row sums are computed while a side is repacked. A separate dispatch for the other side
-        # pays off from 1,024 tiles on.
-        gathers = not ready or (len(ready) == 1 and tiles["t128"] >= 1024)
-        aside = aside and (ready == summed or not gathers)
-        if aside and _sums_aside(product, cores, summed, tiles["t128"], gathers):
-            return "t128s"
-        return "t128w" if gathers else "t128"
-    if tiles["t64"] > 2 * cores:
-        return "t96x128" if tiles["t96x128"] <= cores else "t128d"
-    if tiles["t64"] > cores:
-        once = [axis for axis in ("t48x96", "t64x96") if tiles[axis] <= cores]
-        return once[0] if once and product.k >= 1024 else "t64"
-    if tiles["t64"] >= 64:
-        return "t64d" if product.k >= 2048 else "t64"
-    return "t32d" if product.k >= 1024 else "t32"
+class _FewOnUnits(_OfFewRows):
+    """Matrix units, which pay off from five rows on."""
+
+    file = SHADER + "_few_rows_coopmat"
+
+    def most(self, product: Product, traits: DeviceTraits) -> int:
+        known = measured.figures(traits.device_class, SHADER + "_few_rows_coopmat")
+        if self.axis == "k":
+            return int(known["few_most" if self._has_few_tiles(product, traits) else "most"])
+        wide = product.b_is_multiple(16) and self._is_wide(product, traits)
+        return int(known["wide_most" if wide else "columns_most"])
+
+    def serves(self, product: Product, traits: DeviceTraits) -> str | None:
+        if not _multiplies(traits, "i"):
+            return "no matrix units for bytes"
+        return super().serves(product, traits)
+
+    def estimate(self, product: Product, traits: DeviceTraits) -> float:
+        return _FEW_ROWS + (10 if product.rows > 4 else 30) + self._rank(product, traits)
+
+    def _rank(self, product: Product, traits: DeviceTraits) -> float:
+        """With one tile per core, tiles get more subgroups. Larger tiles would leave cores idle."""
+        more = self.axes == "k_contiguous8"
+        return float(self.axis == "k" and more != self._has_few_tiles(product, traits))
+
+    def _has_few_tiles(self, product: Product, traits: DeviceTraits) -> bool:
+        few = measured.figures(traits.device_class, SHADER + "_few_rows_coopmat")["few_tiles"]
+        return product.batches * -(-product.columns // 32) < few
+
+    def _is_wide(self, product: Product, traits: DeviceTraits) -> bool:
+        """Whether wide tiles pay off. They read faster, but have much to transpose before they
+        multiply."""
+        known = measured.figures(traits.device_class, SHADER + "_few_rows_transposed")
+        return product.k * product.columns >= known["worth"] or (
+            max(product.k, product.columns) >= known["side"])
 
 
-def _sums_aside(
-    product: Product, cores: int, summed: list[str], tiles: int, gathers: bool
-) -> bool:
-    """Whether separate workgroups should compute sums. Not if tiles take little time. If they add a
-    wave, or a dispatch that ``gathers`` the sums is as fast, they pay off only with many waves
-    (fewer for FLOAT16 outputs)."""
-    if not summed or product.k < 2048:
-        return False
-    places = 2 * cores
-    waves = -(-tiles // places)
-    groups = _COOPMAT["t128s"].summing(product, summed)
-    many = 4 if product.kinds["HALF"] else 8
-    adds_none = -(-(tiles + groups) // places) == waves
-    return waves >= (2 if adds_none and not gathers else many)
+@dataclass(frozen=True)
+class _Transposed(_FewOnUnits):
+    """Wide tiles of rows of B, which are transposed."""
+
+    busy: int = 128
+    file = SHADER + "_few_rows_transposed"
+
+    def serves(self, product: Product, traits: DeviceTraits) -> str | None:
+        if not product.b_is_multiple(16):
+            return "rows of B are not aligned to vectors"
+        if (product.rows > 16) != (self.rows > 16):
+            return f"it has {product.rows} rows"
+        return super().serves(product, traits)
+
+    def _rank(self, product: Product, traits: DeviceTraits) -> float:
+        return -1.0 if self._is_wide(product, traits) else 1.0
+
+
+# Matrix units
 
 
 def _multiplies(traits: DeviceTraits, kind: str) -> bool:
     """Whether the device multiplies matrices of signed ("i") or unsigned ("u") bytes in the shape
     of the cooperative-matrix shaders."""
     return traits.multiplies(16, 16, 32, f"{kind}8", f"{kind}32")
+
+
+def _is_ready(product: Product, multiple: int) -> bool:
+    """Whether A and B need no repacking before each product."""
+    return all(product.side(side)[0].owned_by_dml or is_readable(product, side, multiple)
+               for side in "ab")
+
+
+@dataclass(frozen=True)
+class _Tile(_OfSizes):
+    """Tiles on matrix units. The first that suits a product is the fastest as a rule: the largest
+    that keeps all cores busy, or one that takes one wave instead of two."""
+
+    rank: int = 0
+    file = SHADER + "_coopmat"
+
+    @property
+    def k(self) -> int:  # type: ignore[override]
+        known = sizes(self.variant)
+        return known["k"] * known["slices"]
+
+    def serves(self, product: Product, traits: DeviceTraits) -> str | None:
+        if not _multiplies(traits, "i"):
+            return "no matrix units for bytes"
+        return super().serves(product, traits)
+
+    def suits(self, product: Product, traits: DeviceTraits) -> bool:
+        """Whether it is fast for a product."""
+        raise NotImplementedError
+
+    def figure(self, traits: DeviceTraits, name: str) -> float:
+        return measured.figures(traits.device_class, self.variant)[name]
+
+    def estimate(self, product: Product, traits: DeviceTraits) -> float:
+        # Repacking is a separate dispatch: small products take less time without it.
+        known = measured.figures(traits.device_class, self.file)
+        work = product.outer * product.batches * product.rows * product.columns * product.k
+        if not _is_ready(product, 64) and work < known["worth"]:
+            return _IDLE + self.rank
+        rank = self.rank if self.suits(product, traits) else _LAST
+        repacks = not _is_ready(product, self.k) and _is_ready(product, 64) and (
+            work < known["repacks"])
+        return _UNITS + rank + (_LAST if repacks else 0)
+
+
+class _Rows16(_Tile):
+    def suits(self, product: Product, traits: DeviceTraits) -> bool:
+        return product.rows <= 16
+
+
+class _Large(_Tile):
+    """More tiles of 128 than cores, which compute the sums along K beside."""
+
+    def suits(self, product: Product, traits: DeviceTraits) -> bool:
+        return product.rows > 16 and product.tiles(128, 128) > traits.cores
+
+    def summed(self, product: Product) -> list[str]:
+        """The sides whose sums are not computed once."""
+        return [side for side in "ab" if product.needs_sums(side)
+                and not product.side(side)[0].owned_by_dml]
+
+    def gathers(self, product: Product, traits: DeviceTraits) -> bool:
+        """Whether a separate dispatch computes the sums. Row sums are computed while a side is
+        repacked. A dispatch for the other side pays off from many tiles on."""
+        ready = [side for side in self.summed(product) if is_readable(product, side, 128)]
+        many = measured.figures(traits.device_class, self.file)["gathers"]
+        return not ready or (len(ready) == 1 and product.tiles(128, 128) >= many)
+
+
+class _Unsigned(_Large):
+    """Unsigned numbers, not made signed."""
+
+    lowers = False
+
+    def serves(self, product: Product, traits: DeviceTraits) -> str | None:
+        if not _multiplies(traits, "u") or any(product.kinds[kind] for kind in (
+                "A_SIGNED", "B_SIGNED", "HAS_A_ZERO", "HAS_B_ZERO")):
+            return "there are signs or zero points, or no matrix units for unsigned bytes"
+        if not all(is_readable(product, side, self.k) for side in "ab"):
+            return "A or B must be repacked"
+        return super().serves(product, traits)
+
+
+class _Aside(_Large):
+    """Separate workgroups compute the sums."""
+
+    makes_sums = True
+
+    def serves(self, product: Product, traits: DeviceTraits) -> str | None:
+        variant = described(self.variant)
+        if variant is not None:  # one word counts the workgroups that compute sums and the others
+            _, bit = variant.spec_ids["TILES_BIT"]
+            if self.summing(product, "ab") >= 1 << bit or self.tiles(product) >= 1 << 32 - bit:
+                return "more workgroups than one word counts"
+        return super().serves(product, traits)
+
+    def suits(self, product: Product, traits: DeviceTraits) -> bool:
+        """Not if tiles take little time. If sums add a wave, or a dispatch that gathers them is as
+        fast, they pay off only with many waves (fewer for FLOAT16 outputs)."""
+        known, summed = measured.figures(traits.device_class, self.file), self.summed(product)
+        if not summed or product.k < known["aside_k"] or not super().suits(product, traits):
+            return False
+        gathers = self.gathers(product, traits)
+        ready = [side for side in summed if is_readable(product, side, 128)]
+        if ready != summed and gathers:
+            return False
+        places, tiles = 2 * traits.cores, product.tiles(128, 128)
+        waves = -(-tiles // places)
+        adds_none = -(-(tiles + self.summing(product, summed)) // places) == waves
+        many = known["half_waves" if product.kinds["HALF"] else "waves"]
+        return waves >= (2 if adds_none and not gathers else many)
+
+
+class _Gathering(_Large):
+    """A separate dispatch computes the sums."""
+
+    needs_sums = True
+
+    def suits(self, product: Product, traits: DeviceTraits) -> bool:
+        return super().suits(product, traits) and self.gathers(product, traits)
+
+
+class _OneWave(_Tile):
+    """Tiles for which each core has a place, and of 64 there are more."""
+
+    def suits(self, product: Product, traits: DeviceTraits) -> bool:
+        return (product.tiles(64, 64) > self.figure(traits, "places") * traits.cores
+                and self.tiles(product) <= traits.cores and product.k >= self.figure(traits, "k"))
+
+
+class _TwoWaves(_Tile):
+    """The same, for which some have no place."""
+
+    def suits(self, product: Product, traits: DeviceTraits) -> bool:
+        return product.tiles(64, 64) > 2 * traits.cores
+
+
+class _Medium(_Tile):
+    def suits(self, product: Product, traits: DeviceTraits) -> bool:
+        return product.tiles(64, 64) >= min(self.figure(traits, "tiles"), traits.cores + 1)
+
+
+class _Deep(_Tile):
+    """Tiles whose subgroups divide much of K, for no more tiles than cores."""
+
+    def suits(self, product: Product, traits: DeviceTraits) -> bool:
+        tiles = product.tiles(64, 64)
+        return self.figure(traits, "tiles") <= tiles <= traits.cores and (
+            product.k >= self.figure(traits, "k"))
+
+
+class _Small(_Tile):
+    def suits(self, product: Product, traits: DeviceTraits) -> bool:
+        return product.k >= self.figure(traits, "k")
+
+
+KERNELS: tuple[IntegerKernel, ...] = (
+    *(kind(f"{width}-{shape}", width) for width in ("b16", "b32")
+      for kind, shape in ((_WideFlat, "flat"), (_WideSquare, "square"))),
+    *(_Vectors(f"k_contiguous-r{rows}", rows, columns, 16)
+      for rows, columns in ((1, 8), (2, 16), (4, 8), (8, 16))),
+    *(_Columns(f"{axis}-r{rows}", rows, 128, axis="n", busy=busy)
+      for axis in ("n_contiguous64", "n_contiguous")
+      for rows, busy in ((1, 896), (2, 896), (4, 660), (8, 264))),
+    _Subgroups("r1", 1, 4, 16), _Subgroups("r4", 4, 16, 16),
+    _FewOnUnits("k_contiguous", 16, 32, 16), _FewOnUnits("k_contiguous8", 16, 32, 16),
+    _FewOnUnits("n_contiguous", 16, 32, axis="n"),
+    _Transposed("r16", 16, 128, axis="n"), _Transposed("r32", 32, 128, axis="n"),
+    _Rows16("t16", 0), _Unsigned("t128u", 1), _Aside("t128s", 2), _Gathering("t128w", 3),
+    _Large("t128", 4), _OneWave("t96x128", 5), _TwoWaves("t128d", 6), _OneWave("t48x96", 7),
+    _OneWave("t64x96", 8), _Deep("t64d", 9), _Medium("t64", 10), _Small("t32d", 11),
+    _Small("t32", 12), _AnyBytes("dot", 64, 64), _AnyBytes("core", 64, 64))
 
 
 def _ahead(k: int, most: int) -> dict[str, int]:
@@ -281,9 +480,9 @@ def _count_shift(product: Product, k: int, parts: int) -> int:
 class _Lowering:
     """The dispatches that compute ``product`` with ``kernel``."""
 
-    def __init__(self, product: Product, kernel: Kernel, p: PlanBuilder) -> None:
+    def __init__(self, product: Product, kernel: IntegerKernel, p: PlanBuilder) -> None:
         self.product, self.kernel, self.p = product, kernel, p
-        self.variant = p.library.get(kernel.shader, *kernel.axes.split("-"))
+        self.variant = p.library.get(*kernel.variant.split("."))
         self.repacked = Repacked(product, kernel.k, p, kernel.needs_sums) if kernel.k else None
         begins = range(0, product.k, MAX_K)
         # Sums over several dispatches have 8 bytes.
@@ -395,8 +594,3 @@ class _Lowering:
             variant, product.batches * product.rows * -(-product.columns // width),
             push={**product.push(), "K": product.k, **flags}, spec=spec,
             partial=self.partial.reading(), **operands)
-
-
-def lower(product: Product, kernel: Kernel, p: PlanBuilder) -> None:
-    """Add the dispatches that compute ``product`` with ``kernel``."""
-    _Lowering(product, kernel, p)

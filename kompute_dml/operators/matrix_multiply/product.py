@@ -10,6 +10,7 @@ from ...layout import coalesce, extent, pad_left
 from ...lowering.builder import PlanBuilder
 from ...lowering.plan import UNUSED, Operand
 from ...tuning import work_key
+from ..base import OperatorDesc
 
 SHADER = "matrix_multiply_integer_to_float"
 
@@ -28,8 +29,7 @@ _MATRICES = ("a", "b", "bias", "out")
 VECTORS = {"a_scale": -2, "a_zero": -2, "b_scale": -1, "b_zero": -1}  # the axis of a vector
 
 MAX_K = 1 << 15
-"""The longest K of one dispatch. Sums of so many products of 8-bit numbers fit signed 32 bits, and
-lavapipe silently ends a shader's loops after 65,535 passes in all."""
+"""The longest K of one dispatch. Sums of so many products of 8-bit numbers fit signed 32 bits."""
 
 
 def vector_stride(t: TensorDesc | None, axis: int) -> int:
@@ -44,7 +44,7 @@ class Product:
     """The tensors of a product as stacks of matrices. A dispatch walks ``batches`` of them. Batch
     dimensions that do not merge into one take ``outer`` dispatches."""
 
-    def __init__(self, desc: Any) -> None:
+    def __init__(self, desc: OperatorDesc) -> None:
         *leading, self.rows, self.k = desc.a_tensor.sizes
         self.columns = desc.b_tensor.sizes[-1]
         self.tensors: dict[str, TensorDesc | None] = {
@@ -87,6 +87,16 @@ class Product:
     def side(self, name: str) -> tuple[TensorDesc, int, int]:
         """A or B, its axis of K, and its other axis (A's rows or B's columns)."""
         return (self.a, -1, -2) if name == "a" else (self.b, -2, -1)
+
+    def tiles(self, rows: int, columns: int) -> int:
+        """Tiles of so many rows and columns that cover the output of one dispatch."""
+        return self.batches * -(-self.rows // rows) * -(-self.columns // columns)
+
+    def b_is_multiple(self, of: int) -> bool:
+        """Whether every row of B begins and ends at a multiple."""
+        b = self.b
+        return not any(n % of for n in (
+            b.base_alignment, *self.steps["b"], b.strides[-2], self.columns))
 
     def row_count(self, side: str) -> int:
         """Rows of A, or of B transposed, in all batches that are not repeated."""

@@ -3,45 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from ...desc import TensorDesc
 from ...dtypes import DataType
 from ...lowering.builder import PlanBuilder
+from ...lowering.kernel import choose
 from ...lowering.walk import Walk
-from ..base import Output, operator
+from ..base import OperatorDesc, Output, operator
 from .integer import MatrixMultiplyIntegerOperatorDesc, check_matrices, check_vectors
-from .kernels import SHADERS, candidates, lower
+from .kernels import KERNELS, SHADERS
 from .product import Product, vector_stride
 
 
-def _infer(d: Any) -> Mapping[str, Output]:
+def _infer(d: OperatorDesc) -> Mapping[str, Output]:
     check_matrices(d)
     zero = d.output_zero_point_tensor
     sizes = (*d.a_tensor.sizes[:-1], d.b_tensor.sizes[-1])
     return {"output_tensor": Output(sizes, None if zero is None else zero.data_type)}
 
 
-def _check(d: Any, strict: bool) -> None:
+def _check(d: OperatorDesc, strict: bool) -> None:
     check_vectors(d)
 
 
 @operator("QUANTIZED_LINEAR_MATRIX_MULTIPLY", output=_infer, shaders=("requantize", *SHADERS),
           check=_check)
-def QuantizedLinearMatrixMultiplyOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def QuantizedLinearMatrixMultiplyOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     """Kernels on matrix units quantize their sums. Other kernels need a second dispatch."""
     y, zero = d.output_tensor, d.output_zero_point_tensor
     quantized = Product(d)
-    kernel = p.choose(quantized.work, candidates(quantized, p.target), lambda k: k.name)
-    if kernel.quantizes(quantized, p.target):
-        lower(quantized, kernel, p)
+    kernel = choose(KERNELS, quantized, p)
+    if kernel.quantizes(quantized):
+        kernel.lower(quantized, p)
         return
     whole = TensorDesc.packed(DataType.INT32, y.sizes)
     sums = p.temporary(4, whole.element_count)
     product = MatrixMultiplyIntegerOperatorDesc(
         a_tensor=d.a_tensor, a_zero_point_tensor=d.a_zero_point_tensor, b_tensor=d.b_tensor,
         b_zero_point_tensor=d.b_zero_point_tensor, output_tensor=whole)
-    p.include(product.operator.lower(product, p.target), {"output_tensor": sums})
+    exact = PlanBuilder(p.target, product)
+    kernel.lower(Product(product), exact)
+    p.include(exact.build(), {"output_tensor": sums})
     *leading, rows, columns = y.sizes
     of_rows = [(*[0] * len(leading), vector_stride(t, -2))
                for t in (d.a_scale_tensor, d.output_scale_tensor, zero)]

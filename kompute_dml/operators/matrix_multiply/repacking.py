@@ -141,11 +141,11 @@ class Repacked:
         offset goes to the push field of A or B, also under other names of the binding."""
         s = self.sides[side]
         if s.elements is None:
-            found = self.product.operand(self.p, side, index, begin, k)
+            view = self.product.operand(self.p, side, index, begin, k)
         else:
             first = index * s.bytes_each + begin
-            found = s.elements.part(first, s.elements.length - first)
-        return found._replace(offset_field=f"{side}_offset")
+            view = s.elements.part(first, s.elements.length - first)
+        return view._replace(offset_field=f"{side}_offset")
 
     def sums(self, side: str, index: int, begin: int) -> Operand:
         """The sums of A's rows or B's columns, from element ``begin`` of K on."""
@@ -163,8 +163,8 @@ class Repacked:
 
     def sum_count(self, k: int) -> int:
         """The number of parts of the sums of ``k`` elements, if sums are given."""
-        given = any(s.sums is not None for s in self.sides.values())
-        return -(-k // self.chunk) if given else 1
+        has_sums = any(s.sums is not None for s in self.sides.values())
+        return -(-k // self.chunk) if has_sums else 1
 
     def spec(self, *kinds: str) -> dict[str, bool]:
         """Whether each side is REPACKED, or SUMMED."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ... import spec
 from ...errors import expect
 from ...lowering.builder import PlanBuilder
-from ..base import Same, operator
+from ..base import OperatorDesc, Same, operator
 from .integer import check_matrices, check_vectors, multiply_integers
 from .kernels import SHADERS
 
@@ -24,7 +22,7 @@ def _same(strict: bool) -> Same:
             yield tensors, properties
 
 
-def _check(desc: Any, strict: bool) -> None:
+def _check(desc: OperatorDesc, strict: bool) -> None:
     check_matrices(desc)
     expect(
         desc.a_tensor.data_type.itemsize == desc.b_tensor.data_type.itemsize, _NAME,
@@ -41,5 +39,5 @@ def _check(desc: Any, strict: bool) -> None:
 
 
 @operator(_NAME.removeprefix("DML_OPERATOR_"), shaders=SHADERS, check=_check, same=_same)
-def MatrixMultiplyIntegerToFloatOperatorDesc(d: Any, p: PlanBuilder) -> None:
+def MatrixMultiplyIntegerToFloatOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     multiply_integers(d, p)

@@ -1,0 +1,164 @@
+"""Kernels: several ways to compute one problem.
+
+An operator that has several lists them in one flat tuple and calls :func:`choose`. A kernel says
+itself why it cannot compute a problem, and how long it presumably takes. It knows of no other one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+
+from ..errors import UnsupportedError
+from ..runtime.shader_library import Variant
+from ..runtime.traits import DeviceTraits
+from . import measured
+from .builder import PlanBuilder
+
+
+class KernelProblem(Protocol):
+    """What the kernels of an operator compute."""
+
+    @property
+    def work(self) -> str:
+        """The key of its choice between kernels: a :func:`kompute_dml.tuning.work_key`."""
+
+
+P = TypeVar("P", bound=KernelProblem)
+K = TypeVar("K", bound="Kernel[Any]")
+
+
+class Kernel(Generic[P]):
+    """One way to compute a problem."""
+
+    name: str
+    """Its name among the operator's kernels. It stands in files of measured choices."""
+
+    def serves(self, problem: P, traits: DeviceTraits) -> str | None:
+        """None if it can compute the problem on a device of these traits, else the reason why
+        not."""
+
+    def shader(self, problem: P) -> str:
+        """The shader variant that it runs, or "" where any device has what it takes."""
+        return ""
+
+    def forms(self, problem: P, traits: DeviceTraits) -> Iterable[Kernel[P]]:
+        """The ways to run it that serve, such as numbers of workgroups that share a sum. The choice
+        is among all of them."""
+        return (self,)
+
+    def takes(self, problem: P, variant: Variant, traits: DeviceTraits) -> tuple[int, int]:
+        """Invocations of a workgroup, and its bytes of shared memory: those of the shader's
+        defaults, unless constants decide."""
+        return math.prod(variant.workgroup_size), variant.shared_bytes
+
+    def estimate(self, problem: P, traits: DeviceTraits) -> float:
+        """How long it presumably takes. All kernels of an operator count alike: in microseconds, or
+        by a rank. Of equal ones the first in the tuple is taken."""
+        return 0.0
+
+    def lower(self, problem: P, p: PlanBuilder) -> None:
+        """Write the plan."""
+        raise NotImplementedError
+
+
+class Choice(NamedTuple):
+    """One choice between kernels, for ``kompute-dml explain --kernels``."""
+
+    operator: str
+    work: str
+    declined: tuple[tuple[str, str], ...]
+    """The kernels that do not serve, and why."""
+    able: tuple[tuple[str, float], ...]
+    """The others with their estimates, the presumably fastest first."""
+    taken: str
+
+    def __str__(self) -> str:
+        lines = [f"{self.operator}: {self.taken} ({self.work})"]
+        lines += [f"  {name}: {estimate:.4g}" for name, estimate in self.able]
+        lines += [f"  {name} declines: {reason}" for name, reason in self.declined]
+        return "\n".join(lines)
+
+
+_noted: ContextVar[list[Choice] | None] = ContextVar("noted", default=None)
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[list[Choice]]:
+    """The choices that lowerings make inside the block."""
+    choices: list[Choice] = []
+    token = _noted.set(choices)
+    try:
+        yield choices
+    finally:
+        _noted.reset(token)
+
+
+def declined(kernel: Kernel[P], problem: P, p: PlanBuilder) -> str | None:
+    """Why a kernel cannot compute a problem on the builder's device. None if it can."""
+    reason = kernel.serves(problem, p.device)
+    if reason is not None or not (name := kernel.shader(problem)):
+        return reason
+    if (reason := p.library.missing(name)) is not None:
+        return reason
+    invocations, shared = kernel.takes(problem, p.library.get(*name.split(".")), p.device)
+    for count, most, of in ((invocations, p.device.max_invocations, "invocations"),
+                            (shared, p.device.max_shared_memory, "bytes of shared memory")):
+        if count > most:
+            return f"a workgroup takes {count} {of}, but the device has {most}"
+    return None
+
+
+def candidates(
+    kernels: Sequence[K], problem: KernelProblem, p: PlanBuilder
+) -> tuple[list[K], list[tuple[str, str]]]:
+    """The forms of kernels that can compute a problem, the presumably fastest first, and the names
+    of the other kernels with their reasons. Those that are too large for the registers of the
+    device's class come last."""
+    able: list[K] = []
+    others = []
+    for kernel in kernels:
+        if (reason := declined(kernel, problem, p)) is not None:
+            others.append((kernel.name, reason))
+            continue
+        forms = [*cast("Iterable[K]", kernel.forms(problem, p.device))]
+        if not forms:
+            others.append((kernel.name, "no form of it fits"))
+        able += forms
+    crowded = measured.crowded(p.device.device_class)
+    return sorted(able, key=lambda k: (
+        k.shader(problem) in crowded, k.estimate(problem, p.device))), others
+
+
+def choose(kernels: Sequence[K], problem: KernelProblem, p: PlanBuilder) -> K:
+    """The kernel that was measured to be the fastest for such work, else the presumably fastest.
+
+    Raises :class:`~kompute_dml.UnsupportedError` with all reasons if no kernel serves.
+    """
+    able, others = candidates(kernels, problem, p)
+    operator = p.desc.operator.name
+    if not able:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in others)
+        raise UnsupportedError(f"{operator}: no kernel serves here: {reasons}")
+    taken = p.choose(problem.work, able, lambda k: k.name)
+    if _is_asked():
+        estimates = tuple((k.name, k.estimate(problem, p.device)) for k in able)
+        _note(Choice(operator, problem.work, tuple(others), estimates, taken.name))
+    return taken
+
+
+def _is_asked() -> bool:
+    return _noted.get() is not None or bool(os.environ.get("KOMPUTE_DML_EXPLAIN"))
+
+
+def _note(choice: Choice) -> None:
+    choices = _noted.get()
+    if choices is None:
+        print(choice, file=sys.stderr)
+    else:
+        choices.append(choice)

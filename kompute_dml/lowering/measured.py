@@ -1,0 +1,78 @@
+"""What was measured on devices: one table by class of device, ``measured.json``.
+
+``figures`` are what kernels estimate their time by, by shader variant, in microseconds unless a
+kernel says otherwise. ``choices`` are the fastest kernels by work, as ``kompute-dml tune --table``
+writes them. ``crowded`` are shader variants that have too many registers for a class, by its
+compilers, as ``make vendor-compilers ARGS=--keep`` writes them. A class without figures takes those
+of the class that has them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..files import replaced
+from ..runtime.traits import DeviceClass
+
+FILE = Path(__file__).with_suffix(".json")
+_USUAL = DeviceClass.NVIDIA_HOPPER
+
+Table = dict[str, dict[str, Any]]
+
+
+@functools.cache
+def _table() -> Table:
+    table: Table = json.loads(FILE.read_text("utf-8"))
+    return table
+
+
+@functools.cache
+def figures(kind: DeviceClass, variant: str) -> Mapping[str, float]:
+    """The figures of a shader variant on devices of a class. Raises KeyError if no class has
+    any."""
+    every = _table()["figures"]
+    table: dict[str, float] = every.get(kind.value, {}).get(variant) or (
+        every[_USUAL.value][variant])
+    return table
+
+
+@functools.cache
+def crowded(kind: DeviceClass) -> frozenset[str]:
+    """The shader variants whose registers spill, or leave too few subgroups, on devices of a
+    class."""
+    return frozenset(_table()["crowded"].get(kind.value, ()))
+
+
+@functools.cache
+def choices(kind: DeviceClass) -> Mapping[str, str]:
+    """The fastest kernels by work, on devices of a class."""
+    kept: dict[str, str] = _table()["choices"].get(kind.value, {})
+    return kept
+
+
+def keep(path: Path, kind: DeviceClass, chosen: Mapping[str, str]) -> None:
+    """Add choices of a class to a table in a file, which may not be there yet."""
+    table = _in_file(path)
+    table["choices"].setdefault(kind.value, {}).update(chosen)
+    _write(path, table)
+
+
+def keep_crowded(path: Path, kind: DeviceClass, variants: Collection[str]) -> None:
+    """Replace the crowded variants of a class in a table in a file."""
+    table = _in_file(path)
+    table["crowded"][kind.value] = sorted(variants)
+    _write(path, table)
+
+
+def _in_file(path: Path) -> Table:
+    table: Table = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return {"figures": {}, "choices": {}, "crowded": {}, **table}
+
+
+def _write(path: Path, table: Table) -> None:
+    with replaced(path) as new:
+        new.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n", "utf-8")

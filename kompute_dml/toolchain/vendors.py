@@ -1,0 +1,147 @@
+"""Other vendors' Vulkan drivers, without their GPUs: they compile shaders, and run nothing.
+
+Mesa's drivers ask the kernel for a GPU. A shim of Mesa's own source answers instead. The drivers
+are the newest that Debian has, and run with the C library that came with them. The shims are built
+from the source of an older version, with `fixes/mesa`. Nothing is installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import debian, patches
+from .system import ToolchainError, cache_dir, run, say
+
+_NEWEST = "sid"
+_DRIVERS = ("mesa-vulkan-drivers", "libvulkan1")
+_SOURCE = ("bookworm", "bookworm-backports")
+"""The releases of the source of the shims, and of what builds them."""
+_TOOLS = (
+    *(f"{name}/{_SOURCE[1]}" for name in (
+        "libdrm2", "libdrm-amdgpu1", "libdrm-intel1", "libdrm-dev")),
+    "flex", "bison", "m4", "libpciaccess0", "libpciaccess-dev", "libdrm-radeon1")
+_PYTHON = ("meson==1.7.0", "ninja", "mako", "pyyaml", "packaging")
+_OPTIONS = (
+    "vulkan-drivers=intel,amd,freedreno", "freedreno-kmds=msm", "gallium-drivers=",
+    "tools=drm-shim,intel", "platforms=", "glx=disabled", "egl=disabled", "gbm=disabled",
+    "opengl=false", "gles1=disabled", "gles2=disabled", "llvm=disabled", "video-codecs=",
+    "valgrind=disabled", "libunwind=disabled", "buildtype=release", "intel-rt=disabled",
+    "xmlconfig=disabled", "zstd=disabled", "android-libbacktrace=disabled",
+    "shader-cache=disabled", "mesa-clc=system", "precomp-compiler=system")
+_SHIMS = ("intel", "amdgpu", "freedreno")
+_UNUSED = ("mesa_clc", "vtn_bindgen")
+"""Programs that Mesa's build looks for, and that no shim needs."""
+
+
+@dataclass(frozen=True)
+class VendorDevice:
+    """A GPU that a shim stands in for."""
+
+    name: str
+    shim: str
+    driver: str
+    """The beginning of the name of its driver's description."""
+    variable: str
+    """The shim's environment variable that names the GPU."""
+    number: str = ""
+    """What the variable says, if it is not the name."""
+
+    def environment(self, folder: Path) -> Mapping[str, str]:
+        """What makes it the only Vulkan device of a process."""
+        description = folder / f"{self.driver}_icd.json"
+        return {
+            **os.environ, self.variable: self.number or self.name,
+            "VK_DRIVER_FILES": str(description),
+            "VK_ICD_FILENAMES": str(description),  # of older loaders
+            "LD_PRELOAD": str(folder / f"lib{self.shim}_noop_drm_shim.so"),
+            "NODEVICE_SELECT": "1", "MESA_SHADER_CACHE_DISABLE": "true",
+            "KOMPUTE_DML_DEVICE": "", "KOMPUTE_DML_PIPELINES": "", "KOMPUTE_DML_TUNING": ""}
+
+
+DEVICES = (
+    *(VendorDevice(name, "amdgpu", "radeon", "AMDGPU_GPU_ID")
+      for name in ("navi31", "gfx1201", "navi21", "vega10")),
+    *(VendorDevice(name, "intel", "intel", "INTEL_STUB_GPU_PLATFORM")
+      for name in ("bmg", "dg2", "lnl", "tgl")),
+    VendorDevice("a740", "freedreno", "freedreno", "FD_GPU_ID", "740"))
+
+
+def interpreter(folder: Path) -> list[str]:
+    """The command of this interpreter with the C library of the drivers."""
+    libraries = _libraries(folder / "root")
+    return [str(next(libraries.glob("ld-linux*.so.*"))), "--library-path", str(libraries),
+            "--argv0", sys.executable, os.path.realpath(sys.executable)]
+
+
+def _libraries(root: Path) -> Path:
+    return next(root.glob("usr/lib/*-linux-gnu"))
+
+
+def ready(folder: Path | None = None) -> Path:
+    """The folder of drivers and shims, built at first use: minutes on two cores. Raises
+    ToolchainError where the packages are not to be had."""
+    folder = folder or cache_dir("vendors")
+    if not (folder / "ready").is_file():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        _build(folder)
+        (folder / "ready").touch()
+    return folder
+
+
+def _build(folder: Path) -> None:
+    root = folder / "root"
+    if debian.distribution() != "debian":
+        raise ToolchainError("only Debian's archive is known to have them")
+    say(f"drivers of Debian {_NEWEST}")
+    debian.unpack(_DRIVERS, [_NEWEST], root, needs=True)
+    for path in (root / "usr/share/vulkan/icd.d").glob("*.json"):
+        described = json.loads(path.read_text())
+        described["ICD"]["library_path"] = str(
+            _libraries(root) / Path(described["ICD"]["library_path"]).name)
+        (folder / path.name).write_text(json.dumps(described))
+    with tempfile.TemporaryDirectory() as scratch:
+        tools = Path(scratch) / "root"
+        debian.unpack(_TOOLS, _SOURCE, tools)
+        for path in _libraries(tools).glob("pkgconfig/*.pc"):
+            path.write_text(
+                re.sub(r"(?m)^prefix=.*$", f"prefix={tools / 'usr'}", path.read_text()))
+        source = debian.source("mesa", _SOURCE[1], Path(scratch))
+        patches.apply(source, patches.load(patches.FOLDER / "mesa"))
+        _shims(folder, tools, source)
+
+
+def _shims(folder: Path, root: Path, source: Path) -> None:
+    """Build the shims of a source of Mesa."""
+    say("shims from Mesa's source")
+    build, tools, programs = source / "build", source / "tools", source / "programs"
+    programs.mkdir()
+    for name in _UNUSED:
+        (programs / name).write_text("#!/bin/sh\n")
+        (programs / name).chmod(0o755)
+    (programs / "python3").symlink_to(sys.executable)
+    run([sys.executable, "-m", "pip", "install", "--quiet", "--target", tools, *_PYTHON])
+    env = {
+        **os.environ, "PYTHONPATH": str(tools), "M4": str(root / "usr/bin/m4"),
+        "BISON_PKGDATADIR": str(root / "usr/share/bison"),
+        "PKG_CONFIG_PATH": str(_libraries(root) / "pkgconfig"),
+        "PATH": ":".join(map(str, (
+            programs, tools / "bin", root / "usr/bin", os.environ.get("PATH", ""))))}
+    run([sys.executable, "-m", "mesonbuild.mesonmain", "setup", build, source,
+         *(f"-D{option}" for option in _OPTIONS)], env=env)
+    names = [f"lib{shim}_noop_drm_shim.so" for shim in _SHIMS]
+    targets = run(["ninja", "-C", build, "-t", "targets", "all"], env=env)
+    paths = [m for m in re.findall(r"(?m)^(\S+\.so):", targets) if Path(m).name in names]
+    if len(paths) != len(names):
+        raise ToolchainError(f"Mesa's source no longer builds {', '.join(names)}")
+    run(["ninja", "-C", build, *paths], env=env)
+    for path in paths:
+        shutil.copy(build / path, folder)
