@@ -11,12 +11,11 @@ import numpy as np
 
 from .. import layout
 from ..desc import MINIMUM_ALIGNMENT, TensorDesc
+from ..dtypes import BOOL as BOOL
 from ..dtypes import DataType
 from ..errors import ValidationError
 from ..layout import Ints, product
 from .memory import Storage
-
-BOOL = np.dtype("bool")
 
 
 @functools.cache  # NumPy's comparisons of types are slow

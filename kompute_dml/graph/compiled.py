@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
 from ..bindings import Dispatchable, Need
 from ..compiler import CompiledOperator, ExecutionFlags
 from ..desc import MINIMUM_ALIGNMENT
+from ..device import Device
 from ..errors import ValidationError
 from ..runtime.heap import Allocation, Slot
 from .desc import GraphDesc
-from .draft import Draft
-from .fusion import BRANCHES, fuse, is_of_constants, left_out, room_for_weights
+from .fusion import is_of_constants, room_for_weights
 from .memory import Storage, aligned, side_by_side
-from .step import Step, begin, begin_slow, compile_repacking, plan_memory
-from .wiring import Node, Source, Wiring, check
-
-if TYPE_CHECKING:
-    from ..device import Device
-
+from .node import Node
+from .planner import Planner
+from .step import Step, begin, plan_memory
+from .switches import BRANCHES, disabled
+from .wiring import Source, WiredOperator, Wiring, check
 
 _COPIES = ("DML_OPERATOR_ACTIVATION_IDENTITY", "DML_OPERATOR_ELEMENT_WISE_IDENTITY")
 
@@ -62,7 +61,7 @@ class CompiledGraph(Dispatchable):
         self.memory = planner.memory
         """The use of the temporary resource by values between the operators."""
         self._steps = planner.placed
-        self._in_order = BRANCHES in left_out()
+        self._in_order = BRANCHES in disabled()
         self._copies = planner.copies
         self._kept = planner.kept
         self._folded = planner.folded
@@ -90,7 +89,7 @@ class CompiledGraph(Dispatchable):
         """Record the dispatches with checked places: inputs, outputs, temporary, persistent."""
         for compiled, inner in self._steps:
             if self._in_order:
-                self.device._runtime.recorder.order_next()
+                self.device.runtime.recorder.order_next()
             compiled.run(_resolve(inner, places))
         for source, target, nbytes in self._copies:
             self._copy(source.within(places), target.within(places), nbytes)
@@ -108,7 +107,7 @@ class CompiledGraph(Dispatchable):
         self.initialized = True
 
     def _copy(self, source: Slot, target: Slot, nbytes: int) -> None:
-        self.device._runtime.transfer.copy(
+        self.device.runtime.transfer.copy(
             source.allocation, source.byte_offset, target.allocation, target.byte_offset, nbytes)
 
 
@@ -121,15 +120,21 @@ def compile_graph(device: Device, desc: GraphDesc, flags: ExecutionFlags) -> Com
     return CompiledGraph(device, _Planner(device, check(device, desc), flags))
 
 
-class _Planner:
+Device.graph_compiler = compile_graph
+
+
+class _Planner(Planner):
     """Gives every tensor of a checked graph its place.
 
     The slots are inputs, outputs, temporary and persistent resource, in this order. At
-    initialization constants follow.
+    initialization constants follow. What happens once is left to the initialization.
     """
 
+    least_repacked = 0  # OWNED_BY_DML asks for it
+
     def __init__(self, device: Device, wiring: Wiring, flags: ExecutionFlags) -> None:
-        self._device = device
+        super().__init__(device)
+        self.flags = flags
         self._wiring = wiring
         self.binding_counts = (len(wiring.input_paths), len(wiring.outputs))
         self._temporary = sum(self.binding_counts)
@@ -143,23 +148,20 @@ class _Planner:
         self._ends: dict[Source, int] = {}
         for i, source in enumerate(wiring.outputs):
             self._ends.setdefault(source, self.binding_counts[0] + i)
-        self._storages: dict[Source, Storage] = {}
-        self._slots: dict[Storage, int] = {}
+        self._of_source: dict[Source, Storage] = {}
         self._sources: dict[Storage, Source] = {}
-        self._steps: list[Step] = []
-        self._prepare: list[tuple[CompiledOperator, list[_Place | Storage | None]]] = []
+        self._slots: dict[Storage, int] = {}
+        """Where storages lie that are not in the temporary resource."""
+        self._once: list[tuple[CompiledOperator, list[_Place | Storage | None]]] = []
+        """Operators that initialize themselves."""
         self._folded: list[tuple[CompiledOperator, list[_Place | Storage | None]]] = []
-        self._made: list[Storage] = []
+        self._results: list[Storage] = []
         """What operators of constants make, at the initialization."""
-        drafts = [d for n, node in wiring.nodes.items() if (d := self._draft(n, node)) is not None]
-        free = [s for s, slot in self._slots.items() if slot == self._temporary]
-        for draft in fuse(drafts, free, device._target.traits,
-                          lambda n: self._new(n, self._temporary), room_for_weights(device, 0)):
-            if not self._fold(draft, flags):
-                self._add(draft, flags)
-        self._finish(numbers)
-        begin(device, (c for c, _ in (*self._prepare, *self._folded)), once=True)
-        begin(device, (step.compiled for step in self._steps))
+        self.nodes = [node for n, wired in wiring.nodes.items()
+                      if (node := self._node(n, wired)) is not None]
+        steps = self.plan(set(self._slots), runs=True)
+        self._finish(steps, numbers)
+        begin(device, (step.compiled for step in steps))
 
     def _needs_of_inputs(self) -> tuple[list[Need], list[Need]]:
         """The bindings of the graph's inputs, for a dispatch and for the initialization."""
@@ -181,36 +183,54 @@ class _Planner:
                     initial[i] = initial[i]._replace(absent="not OWNED_BY_DML")
         return needs, initial
 
-    def _draft(self, number: int, node: Node) -> Draft | None:
+    def _node(self, number: int, wired: WiredOperator) -> Node | None:
         """The operator of a node. None for a copy that is not needed."""
-        if (size := _kept_bytes(node)) and Source(number, 0) not in self._ends:
-            assert node.sources[0] is not None  # checked with the wiring
-            self._storages[Source(number, 0)] = self._storage(node.sources[0], size)
+        if (size := _kept_bytes(wired)) and Source(number, 0) not in self._ends:
+            assert wired.sources[0] is not None  # checked with the wiring
+            self._of_source[Source(number, 0)] = self._storage(wired.sources[0], size)
             return None
-        outputs = [Source(number, i) for i in range(len(node.outputs))]
-        return Draft(node.operator.desc, {
+        outputs = [Source(number, i) for i in range(len(wired.outputs))]
+        return Node(wired.operator.desc, {
             t.slot: self._storage(s, t.desc.total_tensor_size_in_bytes)
-            for t, s in (*zip(node.inputs, node.sources), *zip(node.outputs, outputs))
+            for t, s in (*zip(wired.inputs, wired.sources), *zip(wired.outputs, outputs))
             if s is not None and t.desc is not None
         })
 
-    def _fold(self, draft: Draft, flags: ExecutionFlags) -> bool:
-        """Let an operator of constants run at the initialization, where only the graph reads it.
+    @property
+    def weights_taken(self) -> int:
+        return sum(s.nbytes for s in self._results)
+
+    def _run_once(self, node: Node, slot: str, storage: Storage) -> bool:
+        """Let an operator of constants run at the initialization.
 
         One of no inputs at all runs at every dispatch: a graph without constants needs none.
         """
-        _, storage = next(draft.slots("output"))
-        room = room_for_weights(self._device, sum(s.nbytes for s in self._made))
-        if self._slots[storage.root] != self._temporary or not is_of_constants(draft, room) or (
-                not any(draft.slots("input"))):
+        room = room_for_weights(self.device, self.weights_taken)
+        if not is_of_constants(node, room) or not any(node.slots("input")):
             return False
-        compiled = compile_repacking(self._device, draft.desc, (), flags)
+        compiled = self._compile(node.desc, frozenset())
         scratch = _Place(self._temporary) if compiled.plan.temporary_bytes else None
-        given = [self._first_place(draft.storages.get(t)) for t in compiled.slots[:-2]]
-        self._folded.append((compiled, [*given, scratch, None]))
+        places = [self._first_place(node.storages.get(t)) for t in compiled.slots[:-2]]
+        self._folded.append((compiled, [*places, scratch, None]))
         self._slots[storage], storage.constant = self._persistent, True
-        self._made.append(storage)
+        self._results.append(storage)
         return True
+
+    def _initialize(
+        self, compiled: CompiledOperator, storages: Mapping[str, Storage]
+    ) -> Storage | None:
+        nbytes, repacked = compiled.plan.persistent_bytes, compiled.plan.repacked
+        persistent = self.storage(nbytes) if nbytes else None
+        if persistent is not None:
+            self._slots[persistent] = self._persistent
+        places = [self._first_place(storages[t]) if t in repacked else None
+                  for t in compiled.slots[:-2]]
+        scratch = _Place(self._temporary) if compiled.initializer_temporary_bytes else None
+        self._once.append((compiled, [*places, scratch, persistent]))
+        return persistent
+
+    def _prepare(self) -> None:
+        begin(self.device, (c for c, _ in (*self._once, *self._folded)), once=True)
 
     def _first_place(self, storage: Storage | None) -> _Place | Storage | None:
         """Where a constant lies at the initialization."""
@@ -219,79 +239,51 @@ class _Planner:
             return storage
         return _Place(self._fixed[source], storage.begin)
 
-    def _add(self, draft: Draft, flags: ExecutionFlags) -> None:
-        storages = draft.storages
-        fixed = {t for t, s in storages.items() if self._slots[s.root] == self._persistent}
-        compiled = compile_repacking(self._device, draft.desc, fixed, flags)
-        begin_slow(self._device, compiled)
-        repacked, slots = compiled.plan.repacked, compiled.slots[:-2]
-        properties = compiled.binding_properties
-        temporary, persistent = (
-            self._new(n, slot) if n else None
-            for n, slot in ((properties.temporary_resource_size, self._temporary),
-                            (properties.persistent_resource_size, self._persistent)))
-        step = Step(compiled, [
-            *[None if t in repacked else storages.get(t) for t in slots], temporary, persistent])
-        for storage in step.storages:
-            if storage is not None:
-                storage.touch(len(self._steps))
-        self._steps.append(step)
-        if compiled.needs_initialization:
-            given = [self._first_place(storages[t]) if t in repacked else None for t in slots]
-            scratch = _Place(self._temporary) if compiled.initializer_temporary_bytes else None
-            self._prepare.append((compiled, [*given, scratch, persistent]))
-
     def _storage(self, source: Source, nbytes: int) -> Storage:
         """The storage of a tensor."""
-        storage = self._storages.get(source)
+        storage = self._of_source.get(source)
         if storage is None:
-            if source in self._fixed:
-                slot = self._persistent
+            storage = self._of_source[source] = self.storage(0)
+            storage.constant = source in self._fixed
+            if storage.constant:
+                self._slots[storage] = self._persistent
             elif source.node is None:
-                slot = source.slot
-            else:
-                slot = self._ends.get(source, self._temporary)
-            storage = self._storages[source] = Storage(0, constant=source in self._fixed)
-            self._slots[storage] = slot
+                self._slots[storage] = source.slot
+            elif source in self._ends:
+                self._slots[storage] = self._ends[source]
             self._sources[storage] = source
             data = self._wiring.constants.get(-1 if source.node is None else source.node)
             storage.values = None if data is None else np.frombuffer(data, np.uint8)
         storage.nbytes = max(storage.nbytes, nbytes)
         return storage
 
-    def _new(self, nbytes: int, slot: int) -> Storage:
-        storage = Storage(nbytes)
-        self._slots[storage] = slot
-        return storage
-
-    def _finish(self, constants: Sequence[int]) -> None:
+    def _finish(self, steps: Sequence[Step], constants: Sequence[int]) -> None:
         # What only the initialization reads lies behind its operators' scratch memory.
-        scratch = max([0, *(c.initializer_temporary_bytes for c, _ in self._prepare),
+        scratch = max([0, *(c.initializer_temporary_bytes for c, _ in self._once),
                        *(c.plan.temporary_bytes for c, _ in self._folded)])
-        passing = [s for s in self._made if s.first < 0]
+        passing = [s for s in self._results if s.first < 0]
         self.initializer_temporary_bytes = scratch
         if passing:
             begin = aligned(scratch)
             self.initializer_temporary_bytes = begin + side_by_side(passing)
             for storage in passing:
-                self._slots[storage] = self._temporary
+                del self._slots[storage]
                 storage.offset += begin
         # Fusion and repacking leave some storages unused.
-        used = [s for s in self._slots if s.first >= 0]
-        inner = [s for s in used if self._slots[s] == self._temporary]
-        _, self.memory = plan_memory(self._steps, inner)
+        used = [s for s in self.storages if s.first >= 0]
+        _, self.memory = plan_memory(steps, [s for s in used if s not in self._slots])
         temporary = self.memory.planned
-        persistent = side_by_side(s for s in used if self._slots[s] == self._persistent)
-        self.placed = [(s.compiled, self._places(s.storages)) for s in self._steps]
-        self.folded = [(compiled, self._places(given)) for compiled, given in self._folded]
-        self.prepare = [(compiled, self._places(given)) for compiled, given in self._prepare]
+        persistent = side_by_side(s for s in used if self._slots.get(s) == self._persistent)
+        self.placed = [(s.compiled, self._places(s.storages)) for s in steps]
+        self.folded = [(compiled, self._places(p)) for compiled, p in self._folded]
+        self.prepare = [(compiled, self._places(p)) for compiled, p in self._once]
         self.kept = [
             (_Place(self._fixed[source]), self._place(storage), storage.nbytes)
             for storage, source in self._sources.items()
             if source in self._fixed and storage.first >= 0
         ]
         self.copies = [
-            (_Place(self._ends[source]), _Place(slot), self._storages[source].nbytes)
+            (_Place(self._ends[source]), _Place(slot), self._of_source[source].nbytes)
             for slot, source in enumerate(self._wiring.outputs, self.binding_counts[0])
             if slot != self._ends[source]
         ]
@@ -300,7 +292,7 @@ class _Planner:
         kept = Need.resource("persistent", persistent)
         self.needs = [
             *self._input_needs,
-            *[_larger(need, self._storages[s].nbytes, self._alignment(s))
+            *[_larger(need, self._of_source[s].nbytes, self._alignment(s))
               for need, s in zip(outputs, self._wiring.outputs)],
             Need.resource("temporary", temporary), kept,
         ]
@@ -317,23 +309,24 @@ class _Planner:
         return max(MINIMUM_ALIGNMENT, desc.guaranteed_base_offset_alignment)
 
     def _place(self, storage: Storage) -> _Place:
-        return _Place(self._slots[storage.root], storage.root.offset + storage.begin)
+        root = storage.root
+        return _Place(self._slots.get(root, self._temporary), root.offset + storage.begin)
 
-    def _places(self, given: Sequence[_Place | Storage | None]) -> Places:
-        return [self._place(g) if isinstance(g, Storage) else g for g in given]
+    def _places(self, places: Sequence[_Place | Storage | None]) -> Places:
+        return [self._place(p) if isinstance(p, Storage) else p for p in places]
 
     def _upload(self, data: bytes) -> Allocation:
-        return self._device.tensor(np.frombuffer(data, np.uint8)).allocation
+        return self.device.tensor(np.frombuffer(data, np.uint8)).allocation
 
 
-def _kept_bytes(node: Node) -> int:
+def _kept_bytes(node: WiredOperator) -> int:
     """The bytes that an operator copies without a change of layout; 0 for other operators."""
     desc = node.operator.desc
     if desc.operator.name not in _COPIES or getattr(desc, "scale_bias", None) is not None:
         return 0
     x, y = (
         (t.data_type, t.sizes, t.strides, t.total_tensor_size_in_bytes)
-        for t in (desc.input_tensor, desc.output_tensor)  # type: ignore[attr-defined]
+        for t in (desc.input_tensor, desc.output_tensor)
     )
     return int(x[-1]) if x == y else 0
 

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import Token
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
-from ..desc import TensorDesc
-from ..dtypes import DataType
-from ..errors import UnsupportedError, ValidationError, expect
+from ..desc import MINIMUM_ALIGNMENT, TensorDesc
+from ..device import Device, default_device
+from ..dtypes import BOOL, DataType, element_type
+from ..errors import UnsupportedError, ValidationError, expect, integers
+from ..layout import Ints
 from ..operators.base import OperatorDesc
+from ..runtime.heap import Slot
 from ..tensors import Tensor
-from .active import Taker, innermost
-from .array import Array
+from ..tensors.memory import standing_for
+from ..tracing import Tracer, tracing
+from .array import Array, device_type
 from .builder import FEW, Builder
 from .memory import MemoryUse, Storage
 from .recorded import RecordedPlan
-
-if TYPE_CHECKING:
-    from ..device import Device
-
-if TYPE_CHECKING:
-    def _operator(self: Expression, other: Any, /) -> Expression: ...
 
 
 class Expression(Tensor):
     """A result of a graph: a tensor without values. Its views are expressions, too.
 
-    Python's operators call the functions of the same meaning.
+    Operators and functions give the types that they give of tensors.
     """
 
     __slots__ = ()
@@ -40,48 +38,20 @@ class Expression(Tensor):
     def summary(self) -> str:
         """Type and sizes, for messages."""
         packed = "" if self.desc.is_packed else f", strides={list(self.strides)}"
-        return f"<Expression {self.data_type} {list(self.sizes)}{packed}>"
-
-    if TYPE_CHECKING:  # what is set below
-        __add__ = __sub__ = __mul__ = __truediv__ = __mod__ = __pow__ = __matmul__ = _operator
-        __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rmod__ = __rpow__ = _operator
-        __rmatmul__ = _operator
-        __lt__ = __le__ = __gt__ = __ge__ = _operator
-
-        def __neg__(self) -> Expression: ...
-
-        def __abs__(self) -> Expression: ...
+        kind = "bool" if self.truth else self.data_type
+        return f"<Expression {kind} {list(self.sizes)}{packed}>"
 
     def __bool__(self) -> NoReturn:
         raise UnsupportedError(f"bool: {self!r} has no values before its graph runs")
 
 
-def _applied(name: str, swapped: bool = False) -> Callable[..., Any]:
-    def apply(*operands: Any) -> Any:
-        from ..functions import functions
-
-        return functions()[name](*(reversed(operands) if swapped else operands))
-
-    return apply
+for _symbol in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or",
+                "xor", "lshift", "rshift"):
+    # Values of a graph do not change: the name gets a new one.
+    setattr(Expression, f"__i{_symbol}__", getattr(Expression, f"__{_symbol}__"))
 
 
-for _symbol, _name in {
-    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide",
-    "mod": "modulus_floor", "pow": "pow", "matmul": "gemm", "and": "bit_and", "or": "bit_or",
-    "xor": "bit_xor", "lshift": "bit_shift_left", "rshift": "bit_shift_right",
-}.items():
-    setattr(Expression, f"__{_symbol}__", _applied(_name))
-    setattr(Expression, f"__i{_symbol}__", _applied(_name))  # gives the name a new value
-    setattr(Expression, f"__r{_symbol}__", _applied(_name, swapped=True))
-for _symbol, _name in {
-    "neg": "negate", "abs": "abs", "invert": "bit_not", "lt": "logical_less_than",
-    "le": "logical_less_than_or_equal", "gt": "logical_greater_than",
-    "ge": "logical_greater_than_or_equal",
-}.items():
-    setattr(Expression, f"__{_symbol}__", _applied(_name))
-
-
-class Graph(Taker):
+class Graph(Tracer):
     """A graph of operators, written as expressions (DirectMLX's Graph).
 
         with dml.Graph(device) as g:
@@ -96,44 +66,45 @@ class Graph(Taker):
     """
 
     def __init__(self, device: Device | None = None) -> None:
-        from ..device import default_device
-
         self.device = device or default_device()
         self.inputs: list[Array] = []
         self.names: list[str] = []
         self._builder: Builder | None = Builder(self.device)
         self._taken: dict[int, tuple[Tensor, Storage]] = {}
-        self._written: set[Storage] = set()
-        self._tokens: list[Token[Taker | None]] = []
+        self.written: set[Storage] = set()
+        self._tokens: list[Token[Tracer | None]] = []
 
     def __repr__(self) -> str:
         return f"<Graph of {len(self.inputs)} inputs on {self.device!r}>"
 
     def __enter__(self) -> Graph:
-        self._tokens.append(innermost.set(self))
+        self._tokens.append(tracing.set(self))
         return self
 
     def __exit__(self, *error: object) -> None:
-        innermost.reset(self._tokens.pop())
+        tracing.reset(self._tokens.pop())
 
     def input(self, sizes: Sequence[int], data_type: Any = "float32", *, name: str = ""
               ) -> Expression:
-        """A packed tensor that is an argument of every run."""
-        made = self.empty(sizes, data_type)
-        self._written.add(_place(made)[1])
+        """A packed tensor that is an argument of every run. ``sizes`` may be (), or hold a 0, and
+        ``data_type`` may be bool."""
+        kind = element_type(data_type)
+        x = self.empty(sizes, device_type(kind))
+        x.truth = kind == BOOL
+        self.written.add(_place(x)[1])
         name = name or f"input {len(self.inputs)}"
         expect(name not in self.names, "Graph.input", "name", "be new", name)
-        self.inputs.append(_array(made, "Graph.input"))
+        self.inputs.append(_array(x, "Graph.input"))
         self.names.append(name)
-        return made
+        return x
 
     def constant(self, array: Any, data_type: Any = None) -> Expression:
         """A tensor of these values."""
-        made = self._take(self.device.tensor(array, data_type))
-        if made.nbytes <= FEW and made.data_type.bits >= 8:
-            values = np.ascontiguousarray(array, made.dtype).reshape(-1)
-            _begin(made).values = values.view(np.uint8)
-        return made
+        x = self.as_constant(self.device.tensor(array, data_type))
+        if x.nbytes <= FEW and x.data_type.bits >= 8:
+            values = np.ascontiguousarray(array, x.dtype).reshape(-1)
+            _begin(x).values = values.view(np.uint8)
+        return x
 
     def compile(self, outputs: Expression | Sequence[Expression]) -> CompiledExpressions:
         """Compile the graph for these outputs. This is possible once.
@@ -146,10 +117,10 @@ class Graph(Taker):
             owner, storage = _place(y)
             expect(owner is self, "Graph.compile", "outputs", "be expressions of this graph",
                    repr(y))
-            expect(storage.root in self._written or storage.root.constant, "Graph.compile",
-                   "outputs", "be computed by something", repr(y))
+            expect(storage.root in self.written or storage.root.constant or not y.size,
+                   "Graph.compile", "outputs", "be computed by something", repr(y))
         ends = [_array(y, "Graph.compile") for y in asked]
-        builder = self._open("compile")
+        builder = self.builder_for("compile")
         self._builder = None
         plan = builder.finish(self.inputs, ends)
         return CompiledExpressions(self.names, self.inputs, plan, isinstance(outputs, Tensor))
@@ -160,13 +131,17 @@ class Graph(Taker):
         """``array`` as a constant."""
         return self.constant(array, data_type)
 
-    _number = tensor
+    number = tensor
 
     def empty(self, sizes: Sequence[int], data_type: Any = "float32") -> Expression:
         """A packed expression, for a function to write."""
-        desc = TensorDesc.packed(data_type, sizes)
-        storage: Any = self._open("empty").storage(desc.total_tensor_size_in_bytes)
-        return _expression(self, storage, 0, desc)
+        shape = integers("Graph.empty", "sizes", sizes)
+        return self.new(standing_for(DataType.of(data_type), shape), shape=shape)
+
+    def new(self, desc: TensorDesc, shape: Ints | None = None) -> Expression:
+        """An expression for a result of these sizes."""
+        storage: Any = self.builder_for("empty").storage(desc.total_tensor_size_in_bytes)
+        return _expression(self, storage, 0, desc, False, shape)
 
     def add(self, desc: OperatorDesc, tensors: Mapping[str, Tensor]) -> None:
         """Add an operator over these expressions and tensors, by slot."""
@@ -175,40 +150,46 @@ class Graph(Taker):
         for f in operator.slots(desc):
             storage = storages.get(f.snake)
             if f.kind == "output" and storage is not None:
-                fresh = storage.root not in self._written and not storage.root.constant
+                fresh = storage.root not in self.written and not storage.root.constant
                 expect(fresh or storage.begin, operator.name, f.name,
                        "be written for the first time (values of a graph do not change)",
                        tensors[f.snake])
-        self._open(operator.name).add(desc, storages)
-        self._written |= {storages[f.snake].root for f in operator.slots(desc)
+        self.builder_for(operator.name).add(desc, storages)
+        self.written |= {storages[f.snake].root for f in operator.slots(desc)
                           if f.kind == "output" and f.snake in storages}
 
-    def _open(self, operation: str) -> Builder:
+    def builder_for(self, operation: str) -> Builder:
+        """What operators are added to. Raises ValidationError once the graph is compiled."""
         if self._builder is None:
             raise ValidationError(f"{operation}: expected a graph that is not compiled yet")
         return self._builder
 
-    def _take(self, tensor: Tensor) -> Expression:
+    def as_constant(self, tensor: Tensor) -> Expression:
         """A tensor of the device as a constant of the graph."""
         key = id(tensor.allocation)
         if key not in self._taken:
             storage = Storage(tensor.allocation.nbytes, allocation=tensor.allocation, constant=True)
             self._taken[key] = tensor, storage
-        return _expression(self, self._taken[key][1], tensor.byte_offset, tensor.desc)
+        return _expression(self, self._taken[key][1], tensor.byte_offset, tensor.desc,
+                           tensor.truth, tensor.shape)
 
     def _storage(self, t: Tensor) -> Storage:
-        x = t if _place(t)[0] is self else self._take(t)
+        x = t if _place(t)[0] is self else self.as_constant(t)
         return _begin(x)
 
-    def _read(self, *place: Any) -> NoReturn:
+    def read(self, *place: Any) -> NoReturn:
+        """Raises UnsupportedError: expressions have no memory."""
         raise UnsupportedError("an expression has no values before its graph is compiled and run")
 
-    _free = _write = _read
+    free = write = read
 
 
-def _expression(graph: Any, storage: Any, byte_offset: int, desc: TensorDesc) -> Expression:
+def _expression(
+    graph: Any, storage: Any, byte_offset: int, desc: TensorDesc, truth: bool = False,
+    shape: Ints | None = None,
+) -> Expression:
     """A tensor whose device is a graph, and whose memory is a storage."""
-    return Expression(graph, storage, byte_offset, desc)
+    return Expression(graph, storage, byte_offset, desc, truth, shape)
 
 
 def _place(t: Tensor) -> tuple[Any, Any]:
@@ -224,11 +205,11 @@ def _begin(t: Tensor) -> Storage:
 
 def _array(t: Tensor, operation: str) -> Array:
     expect(t.data_type.bits >= 8, operation, "data_type", "be of whole bytes", t.data_type)
-    return Array(t.dtype, t.sizes, t.strides, _begin(t))
+    return Array(t.dtype, t.sizes, t.strides, _begin(t) if t.size else None)
 
 
 class CompiledExpressions:
-    """A compiled graph, which runs on arrays."""
+    """A compiled graph, which runs on arrays, or on tensors of its device."""
 
     def __init__(
         self, names: Sequence[str], inputs: Sequence[Array], plan: RecordedPlan, single: bool
@@ -253,17 +234,70 @@ class CompiledExpressions:
         """The bytes that values inside share, and the least possible."""
         return self._plan.memory
 
-    def __call__(self, *arrays: Any) -> Any:
-        """Run on arrays in the order of the inputs. Returns the only output, or a list of all."""
-        expect(len(arrays) == len(self._inputs), "a graph", "arguments",
-               f"be {len(self._inputs)} arrays ({', '.join(self._names)})", len(arrays))
-        given = []
-        for name, x, array in zip(self._names, self._inputs, arrays):
-            value = np.asarray(array)
-            expect(value.shape == x.shape, "a graph", f"{name}.sizes", f"be {list(x.shape)}",
-                   list(value.shape))
-            expect(value.dtype == x.dtype, "a graph", f"{name}.data_type",
-                   f"be {DataType.of(x.dtype)}", value.dtype)
-            given.append(np.ascontiguousarray(value))
-        results = self._plan.run(given)
+    def __call__(self, *values: Any, out: Tensor | Sequence[Tensor] | None = None) -> Any:
+        """Run on arrays or tensors in the order of the inputs. Returns the only output, or a list
+        of all.
+
+        Of arrays alone the results are arrays. If a value is a tensor, or with ``out``, they are
+        tensors, and nothing passes through the host: a packed tensor is bound where it lies, and
+        the results are written to ``out`` or to new tensors. ``out`` is a tensor for each output,
+        with its sizes and its type.
+
+        Raises ValidationError for other sizes, types and devices.
+        """
+        expect(len(values) == len(self._inputs), "a graph", "arguments",
+               f"be {len(self._inputs)} arrays ({', '.join(self._names)})", len(values))
+        of_tensors = out is not None or any(isinstance(v, Tensor) for v in values)
+        checked = [self._checked(name, x, v, of_tensors)
+                   for name, x, v in zip(self._names, self._inputs, values)]
+        results = self._bound(checked, out) if of_tensors else self._plan.run(checked)
         return results[0] if self._single else results
+
+    def _checked(self, name: str, x: Array, value: Any, of_tensors: bool) -> Any:
+        """An argument as a contiguous array, or as a tensor that can be bound."""
+        value = value if isinstance(value, Tensor) else np.asarray(value)
+        expect(value.shape == x.shape, "a graph", f"{name}.sizes", f"be {list(x.shape)}",
+               list(value.shape))
+        expect(value.dtype == x.dtype, "a graph", f"{name}.data_type",
+               f"be {'bool' if x.dtype == BOOL else DataType.of(x.dtype)}", value.dtype)
+        device = self._plan.device
+        if not isinstance(value, Tensor):
+            return device.tensor(value) if of_tensors else np.ascontiguousarray(value)
+        expect(value.device is device, "a graph", f"{name}.device", f"be {device!r}",
+               repr(value.device))
+        return value if _can_be_bound(value) else value.copy()
+
+    def _bound(
+        self, inputs: Sequence[Tensor], out: Tensor | Sequence[Tensor] | None
+    ) -> list[Tensor]:
+        device, ends = self._plan.device, self._plan.outputs
+        targets: list[Tensor] | None = None
+        if out is not None:
+            targets = [out] if isinstance(out, Tensor) else list(out)
+            expect(len(targets) == len(ends), "a graph", "out", f"be {len(ends)} tensors",
+                   len(targets))
+            for t, y in zip(targets, ends):
+                expect(t.device is device and t.shape == y.shape and t.dtype == y.dtype, "a graph",
+                       "out", f"be tensors of {device!r}, here {y.dtype} {list(y.shape)}",
+                       t.summary())
+        results: list[Tensor] = []
+        taken = {id(x.allocation) for x in inputs}
+        for i, y in enumerate(ends):
+            place = targets[i] if targets else None
+            if place is None or not _can_be_bound(place) or id(place.allocation) in taken:
+                place = device.empty(y.shape, device_type(y.dtype))
+                place.truth = y.dtype == BOOL
+            taken.add(id(place.allocation))
+            results.append(place)
+        slots = [[Slot(t.allocation, t.byte_offset) for t in ts] for ts in (inputs, results)]
+        self._plan.bind(*slots)
+        for i, t in enumerate(targets or ()):
+            if t is not results[i]:
+                t[...] = results[i]
+                results[i] = t
+        return results
+
+
+def _can_be_bound(t: Tensor) -> bool:
+    """Whether a plan can use the tensor where it lies."""
+    return t.desc.is_packed and t.byte_offset % MINIMUM_ALIGNMENT == 0

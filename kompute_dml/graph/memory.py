@@ -142,13 +142,16 @@ _TRIES, _PAIRS = 64, 1_000_000
 
 def _place(storages: Sequence[Storage]) -> int:
     """Give each storage in turn the lowest offset with room. Returns the bytes of all."""
-    placed: list[Storage] = []
-    for storage in storages:
+    first, last = (np.array(steps, np.int64).reshape(-1) for steps in (
+        [s.first for s in storages], [s.last for s in storages]))
+    end = 0
+    for i, storage in enumerate(storages):
         storage.offset = 0
-        meets = [p for p in placed if p.first <= storage.last and storage.first <= p.last]
-        for p in sorted(meets, key=lambda p: p.offset):
+        # NumPy compares: a graph of thousands of values has millions of pairs.
+        meets = (first[:i] <= storage.last) & (last[:i] >= storage.first)
+        for p in sorted([storages[k] for k in meets.nonzero()[0].tolist()], key=lambda p: p.offset):
             if storage.offset + storage.nbytes <= p.offset:
                 break
             storage.offset = max(storage.offset, aligned(p.offset + p.nbytes))
-        placed.append(storage)
-    return max((s.offset + s.nbytes for s in placed), default=0)
+        end = max(end, storage.offset + storage.nbytes)
+    return end

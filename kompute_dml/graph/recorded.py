@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ..errors import ValidationError
 from ..layout import Ints
-from ..runtime.heap import Allocation, Slot
+from ..runtime.heap import ALIGNMENT, Allocation, Place, Slot
 from ..runtime.recorder import Recording
 from .array import Array
-from .fusion import BRANCHES, left_out
-from .memory import MemoryUse
+from .memory import MemoryUse, Storage
+from .recordings import Places, Recordings, places_of
 from .step import Step
+from .switches import BRANCHES, disabled
 
 if TYPE_CHECKING:
+    from ..compiler import CompiledOperator
     from ..device import Device
 
 
@@ -32,6 +35,37 @@ class Allowed(NamedTuple):
     why: str = ""
 
 
+@dataclass(eq=False)
+class _Large:
+    """An input with an allocation of its own. What lies on the device already is read there, or
+    copied."""
+
+    index: int
+    storage: Storage
+    nbytes: int
+    own: Allocation | None
+    """Where copies lie. None until there is one."""
+    last: tuple[weakref.ref[Allocation], int] | None = None
+    """Where the input of the last run was, which need not exist any more."""
+
+    @property
+    def slot(self) -> Slot:
+        """Where it lies in this run."""
+        assert self.storage.allocation is not None
+        return Slot(self.storage.allocation, self.storage.offset)
+
+    def bind(self, slot: Slot) -> None:
+        self.storage.allocation, self.storage.offset = slot
+
+    def let_go(self) -> None:
+        """Refer to no memory of others."""
+        self.storage.allocation, self.storage.offset = self.own, 0
+
+    def was_at(self, slot: Slot) -> bool:
+        return self.last is not None and (self.last[0]() is slot.allocation) and (
+            self.last[1] == slot.byte_offset)
+
+
 class RecordedPlan:
     """A graph for one set of input sizes."""
 
@@ -43,74 +77,112 @@ class RecordedPlan:
         together: Sequence[Array],
         outputs: Sequence[Array],
         memory: MemoryUse,
+        nbytes: int,
         expected: Sequence[tuple[int, Sequence[Allowed], str]] = (),
+        kept: Mapping[int, int] | None = None,
     ) -> None:
-        """Inputs that lie ``together`` share an allocation, and so do all outputs.
+        """Inputs that lie ``together`` share an allocation, and so do all outputs but those that
+        are ``kept`` where an input lies: outputs by input.
 
-        Other inputs have an allocation each. ``expected`` are inputs whose elements are checked
-        if they come from the host: (input, what they may be, the name of their user).
+        Other inputs have an allocation each. All take ``nbytes``. ``expected`` are inputs whose
+        elements are checked if they come from the host: (input, what they may be, the name of
+        their user).
         """
+        self.kept = kept or {}
+        """Outputs that are written where an input lies, by input."""
         self._expected = expected
-        self._in_order = BRANCHES in left_out()
-        self._device = device
+        self._in_order = BRANCHES in disabled()
+        self.device = device
         self.memory = memory
         """The memory of the values between inputs and outputs."""
-        self._steps = [
-            (step.compiled, [None if s is None else s.slot() for s in step.storages])
-            for step in steps
-        ]
-        self._outputs = outputs
-        self._recording: Recording | None = None
+        self.nbytes = nbytes
+        """Bytes of its own memory, without constants."""
+        self._planned = steps
+        self.outputs = self._outputs = outputs
+        """The arrays of the outputs, with their shapes and types."""
+        self._inputs = inputs
+        self._bound = Recordings(device.runtime.recorder)
+        """By the places of inputs and outputs."""
+        self._recordings = Recordings(device.runtime.recorder)
+        """By the places of the large inputs."""
         self._results: list[weakref.ref[Result]] = []
         """Results of the last run. Those that are still referenced move before the next run."""
-        windows = device._runtime.windows
+        windows = device.runtime.windows
         index = {id(a): i for i, a in enumerate(inputs)}
         self._incoming, nbytes = _range(together)
         self._upload = self._incoming and windows.upload(self._incoming, nbytes)
         self._staged = self._upload.bytes if self._upload else np.zeros(nbytes, np.uint8)
         self._small = [(index[id(a)], _view(a, self._staged)) for a in together]
         self._large = [
-            (i, a.storage.allocation, a.size * a.dtype.itemsize) for i, a in enumerate(inputs)
-            if a not in together and a.storage is not None and a.storage.allocation is not None
+            _Large(i, a.storage, a.size * a.dtype.itemsize, a.storage.allocation)
+            for i, a in enumerate(inputs) if a not in together and a.storage is not None
+            and (a.storage.allocation is not None or i in self.kept)
         ]
-        self._outgoing, self._outgoing_bytes = _range(outputs)
-        if any(y.storage and y.storage.allocation is not self._outgoing for y in outputs):
+        fresh = [y for j, y in enumerate(outputs) if j not in self.kept.values()]
+        self._outgoing, self._outgoing_bytes = _range(fresh)
+        if any(y.storage and y.storage.allocation is not self._outgoing for y in fresh):
             self._outgoing = None  # they lie in several buffers
         self._download = (
             windows.download(self._outgoing, self._outgoing_bytes) if self._outgoing else None)
 
     @property
+    def _recording(self) -> Recording | None:
+        """The last one."""
+        return self._recordings.last
+
+    @property
+    def shapes(self) -> list[Ints]:
+        """The sizes of the outputs."""
+        return [y.shape for y in self._outputs]
+
+    @property
+    def dtypes(self) -> list[np.dtype[Any]]:
+        """The types of the outputs."""
+        return [y.dtype for y in self._outputs]
+
+    @property
     def operators(self) -> list[str]:
         """The operators that run, in order, without DirectML's prefix."""
-        return [c.definition.short_name for c, _ in self._steps]
+        return [step.compiled.definition.short_name for step in self._planned]
 
     @property
     def variants(self) -> tuple[str, ...]:
         """Names of the shader variants that run."""
-        return tuple(v for c, _ in self._steps for v in c.variants)
+        return tuple(v for step in self._planned for v in step.compiled.variants)
+
+    @property
+    def _steps(self) -> list[tuple[CompiledOperator, list[Slot | None]]]:
+        """The compiled operators, and where their tensors lie now."""
+        return [(step.compiled, [None if s is None else s.slot() for s in step.storages])
+                for step in self._planned]
 
     def run(self, inputs: Sequence[Input], *, anew: bool = False) -> list[np.ndarray]:
         """The graph's outputs for contiguous ``inputs`` of the sizes planned for.
 
         ``anew`` records all dispatches again, which is needed to time them.
         """
-        with self._device._runtime.lock:
+        with self.device.runtime.lock:
             results = self.launch(inputs, anew=anew)
-            if self._download is not None or self._outgoing is None:
-                return [r.values() for r in results]
-            transfer = self._device._runtime.transfer
+            if self._download is not None or self._outgoing is None or self.kept:
+                return [r.values() for r in results if r is not None]
+            transfer = self.device.runtime.transfer
             raw = transfer.download(self._outgoing, 0, self._outgoing_bytes)
             return [_view(y, raw) for y in self._outputs]
 
-    def launch(self, inputs: Sequence[Input], *, anew: bool = False) -> list[Result]:
+    def launch(
+        self, inputs: Sequence[Input], *, anew: bool = False, shared: Collection[int] = (),
+        places: Places | None = None,
+    ) -> list[Result | None]:
         """Start a run without waiting for it.
 
-        An input may lie on the device if the plan was built for it.
+        An input may lie on the device if the plan was built for it. ``shared`` are those on the
+        device that the output which is kept there shall overwrite: its result is None. ``places``
+        is what :meth:`places_of` gave for the same large inputs before, all of them shared.
         """
         for i, allowed, where in self._expected:
             if isinstance(x := inputs[i], np.ndarray):
                 check_numbers(x, allowed, where)
-        runtime = self._device._runtime
+        runtime = self.device.runtime
         with runtime.lock:
             runtime.recorder.check()
             runtime.collect()
@@ -118,52 +190,101 @@ class RecordedPlan:
                 if (kept := last()) is not None:
                     kept.settle()
             self._results = []
-            self._write(inputs)
-            recording = self._recording
-            if recording is None or anew:
-                recording = self._record()
-                self._recording = self._recording or recording
+            known = not anew and places is not None and places in self._recordings
+            if known:
+                assert places is not None
+                self._write_small(inputs)
+                self._recordings.replay(places)
             else:
-                runtime.recorder.replay(recording)
+                self._write(inputs, shared)
+                self._recordings.run_at_once([large.slot for large in self._large], self._record,
+                                             anew=anew)
             turn = self._download.turn() if self._download else 0
-            results = [Result(self, y, turn) for y in self._outputs]
-            self._results = [weakref.ref(r) for r in results]
+            apart, gone = self.kept.values(), {self.kept[i] for i in shared}
+            results = [None if j in gone else Result(self, y, None if j in apart else turn)
+                       for j, y in enumerate(self._outputs)]
+            for large in () if known else self._large:
+                large.let_go()
+            self._results = [weakref.ref(r) for r in results if r is not None]
             return results
 
-    def _write(self, inputs: Sequence[Input]) -> None:
-        transfer = self._device._runtime.transfer
+    def bind(self, inputs: Sequence[Place], outputs: Sequence[Place]) -> None:
+        """Start a run that reads and writes these places of the device, with the layouts and
+        alignments of the plan's. Runs after the first are recorded, and replayed where their places
+        come again."""
+        runtime, slots = self.device.runtime, (*inputs, *outputs)
+        with runtime.lock:
+            runtime.recorder.check()
+            self._bound.run(slots, lambda: self._run_at(slots))
+
+    def _run_at(self, slots: Sequence[Place]) -> None:
+        """Record the operators, with the inputs and then the outputs at these places."""
+        at = {a.storage.root: slot for a, slot in zip((*self._inputs, *self._outputs), slots)
+              if a.storage is not None}
+        for step in self._planned:
+            if self._in_order:
+                self.device.runtime.recorder.order_next()
+            step.compiled.run([
+                None if s is None else s.slot() if (outer := at.get(s.root)) is None
+                else Slot(outer[0], outer[1] + s.begin)
+                for s in step.storages])
+
+    def places_of(self, inputs: Sequence[Input], shared: Collection[int]) -> Places | None:
+        """Where the large inputs lie, if all of them are shared."""
+        slots = [x.slot for large in self._large
+                 if large.index in shared and isinstance(x := inputs[large.index], Resident)]
+        return places_of(slots) if len(slots) == len(self._large) else None
+
+    def has(self, places: Places) -> bool:
+        """Whether there is a recording for large inputs at these places."""
+        return places in self._recordings
+
+    def _write_small(self, inputs: Sequence[Input]) -> None:
         if self._upload:
             self._upload.wait()
         for i, view in self._small:
             view[...] = inputs[i]
         if self._incoming and not self._upload:
-            transfer.upload(self._staged, self._incoming, 0)
-        for i, allocation, nbytes in self._large:
-            x = inputs[i]
-            if isinstance(x, Resident):
-                transfer.copy(x.slot.allocation, x.slot.byte_offset, allocation, 0, nbytes)
-            else:
-                transfer.upload(x.reshape(-1).view(np.uint8), allocation, 0)
+            self.device.runtime.transfer.upload(self._staged, self._incoming, 0)
 
-    def _record(self) -> Recording:
-        recorder = self._device._runtime.recorder
-        with recorder.record() as recording:
-            if self._upload:
-                self._upload.record_upload()
-            for compiled, places in self._steps:
-                if self._in_order:
-                    recorder.order_next()
-                compiled.run(places)
-            if self._download:
-                self._download.record_download()
-        return recording
+    def _write(self, inputs: Sequence[Input], shared: Collection[int] = ()) -> None:
+        transfer = self.device.runtime.transfer
+        self._write_small(inputs)
+        for large in self._large:
+            x, slot = inputs[large.index], None
+            if isinstance(x, Resident):
+                slot = x.slot
+                if large.index in shared or (large.index not in self.kept and x.stays
+                                             and large.was_at(slot)):
+                    large.bind(slot)
+                    continue
+                large.last = weakref.ref(slot.allocation), slot.byte_offset
+            if large.own is None:
+                large.own = self.device.allocate(large.nbytes)
+            large.let_go()
+            if slot is not None:
+                transfer.copy(slot.allocation, slot.byte_offset, large.own, 0, large.nbytes)
+            else:
+                assert isinstance(x, np.ndarray)
+                transfer.upload(x.reshape(-1).view(np.uint8), large.own, 0)
+
+    def _record(self) -> None:
+        if self._upload:
+            self._upload.record_upload()
+        for compiled, places in self._steps:
+            if self._in_order:
+                self.device.runtime.recorder.order_next()
+            compiled.run(places)
+        if self._download:
+            self._download.record_download()
 
     def read(self, result: Result, out: np.ndarray) -> np.ndarray | None:
         """Wait for a result of the last run and copy it to ``out``. None if it is not
         downloaded."""
-        if self._download is None or not self._download.holds(result.turn):
+        if self._download is None or result.turn is None or (
+                not self._download.holds(result.turn)):
             return None
-        self._device._runtime.recorder.check()
+        self.device.runtime.recorder.check()
         self._download.wait()
         # A copy: the next download overwrites this memory.
         out[...] = _view(result.array, self._download.bytes)
@@ -184,22 +305,22 @@ def check_numbers(x: np.ndarray, allowed: Sequence[Allowed], where: str) -> None
 class Result:
     """An output of a run. It stays in the plan's memory until the plan's next run begins."""
 
-    def __init__(self, plan: RecordedPlan, array: Array, turn: int) -> None:
+    def __init__(self, plan: RecordedPlan, array: Array, turn: int | None) -> None:
         self._plan = plan
         self.array = array
         self.turn = turn
-        """The number of the download that contains it."""
-        self.device = plan._device
+        """The number of the download that contains it; None if none does."""
+        self.device = plan.device
         self.nbytes = array.size * array.dtype.itemsize
         self._moved: Slot | None = None
+        self._made = None if array.storage is None else array.storage.slot()
 
     @property
     def slot(self) -> Slot:
         """Where it lies on the device. It must not be empty."""
-        if self._moved is not None:
-            return self._moved
-        assert self.array.storage is not None
-        return self.array.storage.slot()
+        place = self._moved or self._made
+        assert place is not None
+        return place
 
     def settle(self) -> None:
         """Move to memory of its own."""
@@ -208,7 +329,7 @@ class Result:
 
     def values(self, out: np.ndarray | None = None) -> np.ndarray:
         """Wait for the run and copy the elements to contiguous ``out``, or to a new array."""
-        y, runtime = self.array, self.device._runtime
+        y, runtime = self.array, self.device.runtime
         out = np.empty(y.shape, y.dtype) if out is None else out
         if not self.nbytes:
             return out
@@ -231,6 +352,12 @@ class Resident(NamedTuple):
     shape: Ints = ()
 
     @property
+    def stays(self) -> bool:
+        """Whether it lies where it may be bound, in memory that no plan reuses."""
+        return isinstance(self.where, Slot) and not (
+            (self.where.byte_offset + self.offset) % ALIGNMENT)
+
+    @property
     def slot(self) -> Slot:
         """Where it is now. Hold the device's lock while this place is used."""
         where = self.where.slot if isinstance(self.where, Result) else self.where
@@ -238,9 +365,9 @@ class Resident(NamedTuple):
 
     def copied(self) -> Slot:
         """A copy in memory of its own."""
-        with self.device._runtime.lock:
-            allocation, source = self.device._allocate(self.nbytes), self.slot
-            self.device._runtime.transfer.copy(
+        with self.device.runtime.lock:
+            allocation, source = self.device.allocate(self.nbytes), self.slot
+            self.device.runtime.transfer.copy(
                 source.allocation, source.byte_offset, allocation, 0, self.nbytes)
         return Slot(allocation, 0)
 

@@ -10,8 +10,8 @@ from ..compiler import CompiledOperator, ExecutionFlags, Operator
 from ..desc import TensorDesc, TensorFlags
 from ..operators.base import OperatorDesc, bits
 from ..runtime.pipelines import SLOW
-from .fusion import IN_PLACE, MEMORY, REPACKING, left_out
 from .memory import MemoryUse, Storage, share
+from .switches import IN_PLACE, MEMORY, REPACKING, disabled
 
 if TYPE_CHECKING:
     from ..device import Device
@@ -48,11 +48,11 @@ def tensors(operator: Operator) -> tuple[list[SlotTensor], list[SlotTensor]]:
 
 def plan_memory(steps: Sequence[Step], inner: Sequence[Storage]) -> tuple[list[Storage], MemoryUse]:
     """Give the storages of values inside a graph offsets. Returns those that are left."""
-    left = left_out()
-    if IN_PLACE not in left:
+    left_out = disabled()
+    if IN_PLACE not in left_out:
         run_in_place(steps, inner)
     storages = list(dict.fromkeys(s.root for s in inner))
-    return storages, share(storages, apart=MEMORY in left)
+    return storages, share(storages, apart=MEMORY in left_out)
 
 
 def run_in_place(steps: Sequence[Step], free: Collection[Storage]) -> None:
@@ -105,7 +105,7 @@ def begin_slow(device: Device, compiled: CompiledOperator) -> None:
 
 
 def _begin(device: Device, wanted: list[tuple[Variant, bytes]]) -> None:
-    runtime = device._runtime
+    runtime = device.runtime
     with runtime.lock:
         runtime.pipelines.begin(wanted)
 
@@ -118,16 +118,16 @@ def compile_repacking(
 
     The others would only be copied. The description was checked before.
     """
-    repacks = desc.operator.owned and REPACKING not in left_out()
+    repacks = desc.operator.owned and REPACKING not in disabled()
     wanted = frozenset(constants if repacks else ())
 
-    def made() -> CompiledOperator:
-        plan = device._plan(Operator(device, _owning(desc, wanted)), flags)
+    def compiled() -> CompiledOperator:
+        plan = device.plan(Operator(device, _owning(desc, wanted)), flags)
         # What is not repacked is read where it lies: the plan is the same if it is not
         # OWNED_BY_DML.
         return CompiledOperator(Operator(device, _owning(desc, plan.repacked)), plan, flags)
 
-    return device._checked.compiled(device._target, (bits(desc), wanted, flags), made)
+    return device.validation_cache.compiled(device.target, (bits(desc), wanted, flags), compiled)
 
 
 def _owning(desc: OperatorDesc, slots: Collection[str]) -> OperatorDesc:
@@ -141,9 +141,9 @@ def _owning(desc: OperatorDesc, slots: Collection[str]) -> OperatorDesc:
 
     changes = {}
     for f in desc.operator.spec.inputs:
-        given = getattr(desc, f.snake)
-        made = (tuple(flagged(f"{f.snake}[{i}]", t) for i, t in enumerate(given)) if f.is_array
-                else flagged(f.snake, given))
-        if made != given:
-            changes[f.snake] = made
+        value = getattr(desc, f.snake)
+        owned = (tuple(flagged(f"{f.snake}[{i}]", t) for i, t in enumerate(value)) if f.is_array
+                 else flagged(f.snake, value))
+        if owned != value:
+            changes[f.snake] = owned
     return dataclasses.replace(desc, **changes) if changes else desc

@@ -33,6 +33,10 @@ _EDGES = {
 }
 
 
+_MOST = 1 << 20
+"""The most inputs and outputs of a graph. Each takes memory here."""
+
+
 class Source(NamedTuple):
     """Where a tensor comes from: an output of a node, or an input of the graph."""
 
@@ -42,7 +46,7 @@ class Source(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Node:
+class WiredOperator:
     """An operator of the graph."""
 
     operator: Operator
@@ -56,7 +60,7 @@ class Node:
 class Wiring:
     """A checked graph."""
 
-    nodes: dict[int, Node]
+    nodes: dict[int, WiredOperator]
     """The operators that the graph's outputs need, by number, in an order in which they can run."""
     constants: dict[int, bytes]
     outputs: list[Source]
@@ -77,11 +81,14 @@ class _Checker:
         _expect_level(device, FeatureLevel.FL_2_1, "graphs need")
         self._device = device
         self._desc = desc
+        for field, name in (("nodes", "Nodes"), *((f, n) for f, (n, _) in _EDGES.items())):
+            value = getattr(desc, field)
+            expect(isinstance(value, Sequence), _GRAPH, name, "be a list", repr(value))
         self._input_count = _count("InputCount", desc.input_count, 0)
         self._output_count = _count("OutputCount", desc.output_count, 1)
         self._input_paths = [f"input {i}" for i in range(self._input_count)]
         self._output_paths = [f"output {i}" for i in range(self._output_count)]
-        self._nodes: dict[int, Node] = {}
+        self._nodes: dict[int, WiredOperator] = {}
         self._constants: dict[int, bytes] = {}
 
     def check(self) -> Wiring:
@@ -114,7 +121,8 @@ class _Checker:
             expect(node.operator.device is self._device, _GRAPH, f"{path}.Operator",
                    f"be of {self._device!r}", f"one of {node.operator.device!r}")
             inputs, outputs = tensors(node.operator)
-            self._nodes[number] = Node(node.operator, inputs, outputs, [None] * len(inputs))
+            self._nodes[number] = WiredOperator(
+                node.operator, inputs, outputs, [None] * len(inputs))
             return
         expect(isinstance(node, ConstantDataGraphNodeDesc), _GRAPH, path,
                "be an OperatorGraphNodeDesc or a ConstantDataGraphNodeDesc", repr(node))
@@ -235,14 +243,14 @@ class _Checker:
 
     def _needed(self, outputs: Sequence[Source]) -> set[int]:
         """The operators that the graph's outputs depend on."""
-        found: set[int] = set()
+        needed: set[int] = set()
         stack = [s.node for s in outputs]
         while stack:
             number = stack.pop()
-            if number in self._nodes and number not in found:
-                found.add(number)
+            if number in self._nodes and number not in needed:
+                needed.add(number)
                 stack += [s.node for s in self._nodes[number].sources if s is not None]
-        return found
+        return needed
 
 
 def _quoted(name: str) -> str:
@@ -258,6 +266,7 @@ def _expect_level(device: Device, level: FeatureLevel, what: str) -> None:
 def _count(field: str, value: Any, least: int) -> int:
     number = whole(_GRAPH, field, value)
     expect(number >= least, _GRAPH, field, f"be at least {least}", number)
+    expect(number <= _MOST, _GRAPH, field, f"be at most {_MOST}", number)
     return number
 
 

@@ -1,0 +1,185 @@
+"""Attention that is spelled out: softmax(Q K^T * scale + mask) V."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...attributes import MultiheadAttentionMaskType as MaskType
+from ...desc import TensorDesc
+from ...dtypes import DataType
+from ...layout import is_packed
+from ..memory import Storage
+from ..node import (
+    OTHER,
+    SUMS,
+    Node,
+    Nodes,
+    alike,
+    changed,
+    class_of,
+    factor_of,
+    fused_by,
+    moved,
+    output_of,
+    seen_as,
+)
+from ..rewrite import rewrite
+
+_MANY_KEYS = 256
+"""With more keys, FLOAT32 attention is faster as separate matrix products on CPUs, and elsewhere if
+values have more than _WIDE elements: their scores are computed several times."""
+_WIDE = 128
+
+
+@rewrite("attention_pattern",
+         "softmax(Q K^T) V that is spelled out is MULTIHEAD_ATTENTION: a query whose scores are "
+         "all -infinity gets 0, of a softmax NaN", 90)
+def attention_pattern(g: Nodes) -> None:
+    for softmax in g:
+        if softmax.name != "ACTIVATION_SOFTMAX1" or (scored := _scores(g, softmax)) is None:
+            continue
+        scores, scale, mask, parts = scored
+        user = g.only_user(softmax)
+        if user is None or user[1] != "a_tensor" or not _is_product(user[0]):
+            continue
+        product = user[0]
+        sizes = output_of(scores).sizes
+        apart = g.traits.is_cpu or output_of(product).sizes[-1] > _WIDE
+        if output_of(scores).data_type is DataType.FLOAT32 and sizes[-1] > _MANY_KEYS and apart:
+            continue
+        if product.tensor("a_tensor").sizes != output_of(scores).sizes or not _packed(
+                product, "a_tensor"):
+            continue
+        scores, more, first = _unscaled(g, scores)
+        fields = _heads(scores, product)
+        if fields is not None:
+            new = _attend(fields, scores, product, scale * more, mask)
+            g.replace([*first, *parts, softmax, product], new)
+
+
+def _unscaled(g: Nodes, scores: Node) -> tuple[Node, float, list[Node]]:
+    """The product with unscaled queries, their scale, and the operator that scales them."""
+    scaled = g.maker(scores, "a_tensor")
+    if scaled is not None and g.only_user(scaled) == (scores, "a_tensor"):
+        for slot in OTHER:
+            number = factor_of(scaled, slot)
+            q = number and seen_as(scaled, "output_tensor", slot, scores.tensor("a_tensor"))
+            if number and q:
+                storages = {"a_tensor": scaled.storages[slot]}
+                return changed(scores, dict(storages), a_tensor=q), number, [scaled]
+    return scores, 1.0, []
+
+
+def _is_product(node: Node) -> bool:
+    """Whether it is a GEMM without C, Alpha or activation."""
+    d = node.desc
+    return node.name == "GEMM" and not d.trans_a and d.alpha == 1 and (
+        "c_tensor" not in node.storages and fused_by(node) is None)
+
+
+def _packed(node: Node, slot: str) -> bool:
+    t = node.tensor(slot)
+    return is_packed(t.sizes, t.strides)
+
+
+def _scores(g: Nodes, softmax: Node) -> Any:
+    """The product of queries and keys, its scale, the mask as (storage, tensor), and all
+    operators."""
+    d = softmax.desc
+    x = softmax.tensor("input_tensor")
+    if len(d.axes) != 1 or not _packed(softmax, "input_tensor") or (
+            not _packed(softmax, "output_tensor")):
+        return None
+    keys = x.sizes[d.axes[0]]
+    if any(n > 1 for n in x.sizes[d.axes[0] + 1 :]):
+        return None
+    parts: list[Node] = []
+    adder: tuple[Node, str] | None = None
+    scale, at, slot = 1.0, softmax, "input_tensor"
+    while (node := g.maker(at, slot)) is not None and g.only_user(node) == (at, slot):
+        parts.append(node)
+        if _is_product(node):
+            t = output_of(node)
+            if t.sizes[-1] != keys or not _packed(node, "output_tensor") or (
+                    t.data_type is not x.data_type or t.element_count != x.element_count):
+                return None
+            if adder is None:
+                return node, scale, None, parts
+            total, field = adder
+            mask = seen_as(total, OTHER[field], field, t)
+            return mask and (node, scale, (total.storages[field], mask), parts)
+        main = _main_operand(g, node)
+        if main is None or not alike(node.tensor(main), output_of(node)):
+            return None
+        if node.name in SUMS:
+            if adder is not None or scale != 1 or fused_by(node):
+                return None
+            adder = node, OTHER[main]
+        elif (number := factor_of(node, main)) is not None:
+            scale *= number
+        else:
+            return None
+        at, slot = node, main
+    return None
+
+
+def _main_operand(g: Nodes, node: Node) -> str | None:
+    """The operand that is a product, scaled or not."""
+    for slot, other in OTHER.items():
+        if slot in node.storages and other in node.storages:
+            maker = g.maker(node, slot)
+            if maker is not None and node.number(slot) is None and (
+                    maker.name in ("GEMM", "ELEMENT_WISE_MULTIPLY", "ELEMENT_WISE_DIVIDE")
+                    and g.only_user(maker) == (node, slot)):
+                return slot
+    return None
+
+
+def _heads(scores: Node, product: Node) -> dict[str, TensorDesc] | None:
+    """Queries, keys, values and the output in the layouts of MULTIHEAD_ATTENTION."""
+    q, k, v, y = (scores.tensor("a_tensor"), scores.tensor("b_tensor"),
+                  product.tensor("b_tensor"), output_of(product))
+    of_keys = scores.desc
+    of_values = product.desc
+
+    def by_head(t: TensorDesc, transposed: bool) -> TensorDesc | None:
+        """[batch, head, position, feature] seen as [batch, position, all features]."""
+        sizes, strides = t.sizes, t.strides
+        if transposed:
+            sizes = (*sizes[:-2], sizes[-1], sizes[-2])
+            strides = (*strides[:-2], strides[-1], strides[-2])
+        if len(sizes) == 3:
+            sizes, strides = (sizes[0], 1, *sizes[1:]), (strides[0], 0, *strides[1:])
+        if len(sizes) != 4:
+            return None
+        (batches, heads, length, size), (a, b, c, d) = sizes, strides
+        if heads > 1 and b != size * d:
+            return None
+        a = a if batches > 1 else length * c  # one batch may have any stride: a multiple of c
+        return moved(t, (batches, length, heads * size), (a, c, d))
+
+    tensors = {"query_tensor": by_head(q, False),
+               "key_tensor": by_head(k, not of_keys.trans_b),
+               "value_tensor": by_head(v, bool(of_values.trans_b)),
+               "output_tensor": by_head(y, False)}
+    fields = {f: t for f, t in tensors.items() if t is not None}
+    return fields if len(fields) == len(tensors) else None
+
+
+def _attend(fields: dict[str, TensorDesc], scores: Node, product: Node, scale: float,
+            mask: tuple[Storage, TensorDesc] | None) -> Node:
+    cls = class_of("MULTIHEAD_ATTENTION")
+    storages = {"query_tensor": scores.storages["a_tensor"],
+                "key_tensor": scores.storages["b_tensor"],
+                "value_tensor": product.storages["b_tensor"],
+                "output_tensor": product.storages["output_tensor"]}
+    more: dict[str, Any] = dict(fields)
+    if mask is not None:
+        storages["relative_position_bias_tensor"], t = mask
+        sizes, strides = t.sizes, t.strides
+        if len(sizes) == 3:
+            t = moved(t, (sizes[0], 1, *sizes[1:]), (strides[0], 0, *strides[1:]))
+        more["relative_position_bias_tensor"] = t
+    heads = output_of(scores).sizes[1] if len(output_of(scores).sizes) == 4 else 1
+    return Node(cls(**more, scale=scale, head_count=heads, mask_type=MaskType.NONE,
+                     mask_filter_value=0.0), storages, product.label)

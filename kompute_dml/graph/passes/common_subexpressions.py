@@ -1,0 +1,42 @@
+"""What is computed twice of the same values is computed once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...operators.base import bits
+from ..memory import Storage
+from ..node import Node, Nodes, Reading
+from ..rewrite import rewrite
+
+
+@rewrite("common_subexpressions",
+         "what is computed twice of the same values is computed once", 20)
+def common_subexpressions(g: Nodes) -> None:
+    """Let the readers of an operator's results read those of an equal one, which came before."""
+    known: dict[Any, Node] = {}
+    for node in g:
+        outputs = list(node.slots("output"))
+        if not all(g.is_whole(storage) for _, storage in outputs):
+            continue
+        key = bits(node.desc), *((slot, *_value(s)) for slot, s in node.slots("input"))
+        first = known.setdefault(key, node)
+        if first is node:
+            continue
+        for slot, storage in outputs:
+            _move_readers(g, storage, first.storages[slot])
+        g.remove(node)
+
+
+def _value(storage: Storage) -> tuple[Any, int]:
+    """Equal for storages of equal values: the same one, or small constants."""
+    root = storage.root
+    return (root if root.values is None else root.values.tobytes()), storage.begin
+
+
+def _move_readers(g: Nodes, old: Storage, new: Storage) -> None:
+    readings: list[Reading] = []
+    for user, slot in g.readers(old):
+        begin = user.storages[slot].begin
+        readings.append((user, slot, new.part(begin) if begin else new, None))
+    g.reread(readings)
