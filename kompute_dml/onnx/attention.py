@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +14,9 @@ from ..graph.array import BOOL, Array
 from ..graph.builder import Builder
 from ..layout import packed_strides
 from ..operators import base
+from ..operators.rotary_append import AppendedAttentionDesc
 from . import movement
-from .graph import Node
+from .graph import OnnxNode
 from .lowerings import Build, Inputs, Seen, emit_elementwise, given, optional
 
 _DIRECTIONS = {"forward": 0, "reverse": 1, "bidirectional": 2}
@@ -35,13 +37,23 @@ def past(
     inputs: Inputs, first: int, batches: int, heads: int
 ) -> tuple[Array | None, Array | None]:
     """Keys and values of earlier tokens. A cache without tokens counts as absent."""
-    found = optional(inputs, first), optional(inputs, first + 1)
-    for t in found:
+    caches = optional(inputs, first), optional(inputs, first + 1)
+    for t in caches:
         if t is not None and t.shape[:2] != (batches, heads):
             raise ValidationError(f"expected past keys and values of {batches} batches and {heads} "
                                   f"heads, but got {list(t.shape)}")
-    key, value = (None if t is None or not t.size else t for t in found)
+    key, value = (None if t is None or not t.size else t for t in caches)
     return key, value
+
+
+def expect_caches(
+    keys: Sequence[int], values: Sequence[int], batches: int, heads: int, sizes: tuple[int, int]
+) -> None:
+    """Raise unless caches of keys and values [batch, head, row, element] have as many rows."""
+    for shown, size in zip((keys, values), sizes):
+        wanted = [batches, heads, keys[2], size]
+        if [*shown] != wanted:
+            raise ValidationError(f"expected a cache of sizes {wanted}, but got {[*shown]}")
 
 
 def _seen(x: Array | None, ones: int = 0) -> Seen | None:
@@ -53,7 +65,7 @@ def _seen(x: Array | None, ones: int = 0) -> Seen | None:
 # Recurrent networks
 
 
-def _activations(node: Node, kind: str, directions: int) -> tuple[Any, ...]:
+def _activations(node: OnnxNode, kind: str, directions: int) -> tuple[Any, ...]:
     usual = _USUAL[kind]
     # ONNX's default of RNN has names for two directions, whether there are two or not.
     names = node.attributes.get("activations", usual * directions)[:len(usual) * directions]
@@ -74,7 +86,7 @@ def _activations(node: Node, kind: str, directions: int) -> tuple[Any, ...]:
 def recurrent(kind: str) -> Build:
     """RNN, GRU and LSTM. ONNX's tensors lack DirectML's leading dimension."""
 
-    def of_steps(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    def of_steps(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         x, w, r = (builder.pack(given(inputs, i)) for i in range(3))
         b, lengths, h, c, peepholes = (
             None if (t := optional(inputs, i)) is None else builder.pack(t) for i in range(3, 8))
@@ -111,7 +123,7 @@ def recurrent(kind: str) -> Build:
         builder.emit(kind, tensors, **attributes)
         return [y, last, cells] if kind == "LSTM" else [y, last]
 
-    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    def build(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         if not node.attributes.get("layout", 0):
             return of_steps(builder, node, inputs)
         # The batch comes first in the input and in the states.
@@ -123,7 +135,7 @@ def recurrent(kind: str) -> Build:
     return build
 
 
-def recurrent_refusal(node: Node) -> str | None:
+def recurrent_refusal(node: OnnxNode) -> str | None:
     """Why a recurrent network is not supported, or None."""
     if node.op != "LSTM" and node.attributes.get("clip"):
         return "clip"
@@ -133,7 +145,7 @@ def recurrent_refusal(node: Node) -> str | None:
 # Attention
 
 
-def multi_head_attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def multi_head_attention(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """com.microsoft MultiHeadAttention. Queries, keys and values are separate, or lie in one stack,
     or keys and values do. Separate keys and values may be by head already."""
     read, heads = node.attributes, node.attributes["num_heads"]
@@ -230,7 +242,7 @@ _FORMS = ((3, 3, 3), (3, 4, 4), (3, 5, None), (5, None, None))
 """Ranks of queries, keys and values: by token, by head, and stacks."""
 
 
-def attention_refusal(node: Node) -> str | None:
+def attention_refusal(node: OnnxNode) -> str | None:
     """Why com.microsoft's MultiHeadAttention is not supported, or None."""
     values = [node.input(i) for i in range(3)]
     if any(v is not None and v.shape is None for v in values):
@@ -245,15 +257,17 @@ def attention_refusal(node: Node) -> str | None:
     return None
 
 
-def both_ways_refusal(node: Node) -> str | None:
+def both_ways_refusal(node: OnnxNode) -> str | None:
     """The same for the operator without a causal mask."""
     return "unidirectional" if node.attributes.get("unidirectional", 0) else (
         attention_refusal(node))
 
 
-def attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def attention(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """ONNX's Attention. Inputs by head are seen by token."""
     read = node.attributes
+    if (filled := optional(inputs, 6)) is not None:
+        return [_of_caches(builder, node, inputs, filled)]
     q = given(inputs, 0)
     by_head = len(q.shape) == 4
     heads = q.shape[1] if by_head else read["q_num_heads"]
@@ -278,17 +292,7 @@ def attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     if causal or any(node.outputs[1:]):
         tensors |= {"output_present_key_tensor": _seen(present[0]),
                     "output_present_value_tensor": _seen(present[1])}
-    sizes, kind = (batches, heads, queries, keys), MaskType.NONE
-    if mask is not None and mask.dtype == BOOL:
-        numbers = builder.new(mask.shape, "int32")
-        builder.emit("CAST", {"input_tensor": _seen(mask), "output_tensor": _seen(numbers)})
-        kind, seen = MaskType.BOOLEAN, numbers.broadcast_to(sizes)
-        tensors["mask_tensor"] = (seen, sizes, seen.strides)
-    elif mask is not None:
-        if mask.dtype != q.dtype:  # integers are added, too
-            mask = emit_elementwise(builder, "CAST", [mask], q.dtype, {})
-        seen = mask.broadcast_to(sizes)
-        tensors["relative_position_bias_tensor"] = (seen, sizes, seen.strides)
+    kind = _masked(builder, tensors, mask, (batches, heads, queries, keys), q.dtype)
     builder.emit(
         "MULTIHEAD_ATTENTION1", tensors, scale=float(read.get("scale") or size ** -0.5),
         query_head_count=heads, key_value_head_count=key_heads, mask_type=kind,
@@ -296,6 +300,69 @@ def attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     if by_head:
         y = builder.reshape(y, (batches, queries, heads, value_size)).transpose((0, 2, 1, 3))
     return [y, *present]
+
+
+def _of_caches(builder: Builder, node: OnnxNode, inputs: Inputs, filled: Array) -> Array:
+    """Attention to caches of which each batch has filled a number of rows, the queries' own ones
+    last."""
+    read, q = node.attributes, given(inputs, 0)
+    by_head = len(q.shape) == 4
+    heads = q.shape[1] if by_head else read["q_num_heads"]
+    k, v = given(inputs, 1), given(inputs, 2)
+    key_heads = k.shape[1] if by_head else read["kv_num_heads"]
+    q = _by_token(builder, q)
+    batches, queries, features = q.shape
+
+    def cache(x: Array) -> Seen:
+        """[batch, head, row, element]"""
+        x = builder.pack(x)
+        if by_head:
+            return x, x.shape, x.strides
+        rows, size = x.shape[1], x.shape[2] // key_heads
+        return x, (batches, key_heads, rows, size), (rows * x.shape[2], size, x.shape[2], 1)
+
+    keys, values = cache(k), cache(v)
+    size, value_size, capacity = features // heads, values[1][3], keys[1][2]
+    expect_caches(keys[1], values[1], batches, key_heads, (size, value_size))
+    y = builder.new((batches, queries, heads * value_size), q.dtype)
+    if y.storage is not None:
+        kind = np.dtype("int32")
+        past = emit_elementwise(builder, "ELEMENT_WISE_SUBTRACT", [
+            emit_elementwise(builder, "CAST", [filled], kind, {}),
+            builder.constant(np.full((), queries, kind))], kind, {})
+        tensors: dict[str, Seen | None] = {
+            "query_tensor": _seen(q), "past_key_tensor": keys, "past_value_tensor": values,
+            "past_sequence_lengths_tensor": _seen(past), "output_tensor": _seen(y)}
+        sizes = (batches, heads, queries, capacity)
+        builder.emit_own(
+            AppendedAttentionDesc, tensors, appended=1,
+            scale=float(read.get("scale") or size ** -0.5), query_head_count=heads,
+            key_value_head_count=key_heads, mask_filter_value=-np.inf,
+            mask_type=_masked(builder, tensors, optional(inputs, 3), sizes, q.dtype))
+    if by_head:
+        y = builder.reshape(y, (batches, queries, heads, value_size)).transpose((0, 2, 1, 3))
+    return y
+
+
+def _masked(
+    builder: Builder, tensors: dict[str, Seen | None], mask: Array | None,
+    sizes: tuple[int, int, int, int], dtype: np.dtype[Any],
+) -> MaskType:
+    """Add ONNX's mask, of truths or numbers, to tensors. Returns the type of the first kind."""
+    if mask is None:
+        return MaskType.NONE
+    mask = builder.pack(mask)
+    if mask.dtype == BOOL:
+        numbers = builder.new(mask.shape, "int32")
+        builder.emit("CAST", {"input_tensor": _seen(mask), "output_tensor": _seen(numbers)})
+        seen = numbers.broadcast_to(sizes)
+        tensors["mask_tensor"] = (seen, sizes, seen.strides)
+        return MaskType.BOOLEAN
+    if mask.dtype != dtype:  # integers are added, too
+        mask = emit_elementwise(builder, "CAST", [mask], dtype, {})
+    seen = mask.broadcast_to(sizes)
+    tensors["relative_position_bias_tensor"] = (seen, sizes, seen.strides)
+    return MaskType.NONE
 
 
 def _by_token(builder: Builder, x: Array) -> Array:
@@ -306,14 +373,21 @@ def _by_token(builder: Builder, x: Array) -> Array:
                            (batches, length, heads * size))
 
 
-def onnx_attention_refusal(node: Node) -> str | None:
+def onnx_attention_refusal(node: OnnxNode) -> str | None:
     """Why ONNX's Attention is not supported, or None."""
     if node.attributes.get("softcap", 0.0):
         return "softcap"
     if len(node.outputs) > 3 and node.outputs[3] is not None:
         return "the product of queries and keys as an output"
     if node.input(6) is not None:
-        return "lengths of keys without padding"
+        if not node.attributes.get("is_causal", 0):
+            return "lengths of keys without padding, and queries that see all"
+        if any(node.outputs[1:]) or node.input(4) is not None:
+            return "lengths of keys without padding, and past or present ones"
+        mask, keys = node.input(3), node.input(1)
+        if mask is not None and (mask.shape is None or keys is None or keys.shape is None
+                                 or mask.shape[-1] != keys.shape[-2] or mask.shape[-1] is None):
+            return "a mask that may be shorter than the keys"
     if any(v is None or v.shape is None for v in node.inputs[:3]):
         return "inputs of unknown rank"
     return None

@@ -14,7 +14,7 @@ from ..graph.array import BOOL, Array
 from ..graph.builder import Builder
 from ..layout import Ints
 from . import movement, products
-from .graph import DTYPES, Node
+from .graph import DTYPES, OnnxNode
 from .lowerings import Inputs, along_axis, emit_elementwise, given
 from .reduction import reduced
 
@@ -23,7 +23,10 @@ _WITH_BIAS, _SHARES = 2, 3
 """qk_matmul_output_mode: after the mask, and after the softmax; before both otherwise."""
 
 
-def attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def attention(
+    builder: Builder, node: OnnxNode, inputs: Inputs, sink: Array | None = None
+) -> list[Array]:
+    """``sink``: for each head a score of no key, which takes its share."""
     read, q = node.attributes.get, given(inputs, 0)
     by_head, dtype = len(q.shape) == 4, q.dtype
     mask, past_k, past_v, lengths = (
@@ -47,9 +50,14 @@ def attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     precision = DTYPES.get(read("softmax_precision", 0), dtype)
     wide = precision.itemsize > dtype.itemsize
     shares = _of(builder, "CAST", np.dtype("float32"), biased) if wide else biased
+    if sink is not None:
+        seen = builder.reshape(_of(builder, "CAST", shares.dtype, sink), (1, sizes[1], 1, 1))
+        shares = movement.joined(builder, [shares, seen.broadcast_to((*sizes[:3], 1))], 3)
     (shares,) = along_axis("ACTIVATION_SOFTMAX1")(
-        builder, Node("Softmax", "", 13, (), ()), [shares])
-    if biases:
+        builder, OnnxNode("Softmax", "", 13, (), ()), [shares])
+    if sink is not None:
+        shares = builder.pack(shares.view(sizes, shares.strides))
+    elif biases:
         shares = _without_masked_rows(builder, shares, biases, sizes)
     if wide:
         shares = _of(builder, "CAST", dtype, shares)
@@ -62,7 +70,7 @@ def attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return [y, k, v, modes.get(read("qk_matmul_output_mode", 0), scores)][: len(node.outputs)]
 
 
-def refusal(node: Node) -> str | None:
+def refusal(node: OnnxNode) -> str | None:
     """Why ONNX's Attention is not served, or None."""
     if any(v is None or v.shape is None for v in node.inputs[:3]):
         return "inputs of unknown rank"
@@ -74,7 +82,7 @@ def _of(builder: Builder, operator: str, dtype: Any, *arrays: Array, **attribute
 
 
 def _product(builder: Builder, a: Array, b: Array, **attributes: float) -> Array:
-    (y,) = products.matmul(builder, Node("MatMul", "", 13, (), (), dict(attributes)), [a, b])
+    (y,) = products.matmul(builder, OnnxNode("MatMul", "", 13, (), (), dict(attributes)), [a, b])
     return y
 
 
@@ -100,7 +108,7 @@ def _repeated(builder: Builder, x: Array, heads: int) -> Array:
 
 
 def _biases(
-    builder: Builder, node: Node, sizes: Ints, mask: Array | None,
+    builder: Builder, node: OnnxNode, sizes: Ints, mask: Array | None,
     lengths: Array | None, past: int, dtype: np.dtype[Any],
 ) -> list[Array]:
     """What is added to the product: the mask, and -infinity where a query sees no key."""
@@ -142,6 +150,15 @@ def _biases(
     if left >= 0:
         tests.append(compared("GREATER_THAN_OR_EQUAL", ahead + queries + left))
     return [*biases, *(from_truth(builder, t, dtype) for t in tests)]
+
+
+def filled(builder: Builder, cache: Array, counts: Array) -> Array:
+    """A cache whose rows beyond the first ``counts`` of each batch are 0, whatever they hold."""
+    rows = builder.constant(np.arange(cache.shape[2]).astype(counts.dtype)[:, None])
+    there = _of(builder, "ELEMENT_WISE_LOGICAL_LESS_THAN", BOOL, rows,
+                builder.reshape(counts, (counts.shape[0], 1, 1, 1)))
+    zero = builder.constant(np.zeros((), cache.dtype))
+    return _of(builder, "ELEMENT_WISE_IF", cache.dtype, there, cache, zero)
 
 
 def from_truth(builder: Builder, seen: Array, dtype: np.dtype[Any]) -> Array:

@@ -10,10 +10,11 @@ import onnx
 import onnx.helper
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
+from .. import onnxruntime
 from ..device import Device, default_device, shared_device
 from ..errors import DmlError, UnsupportedError
 from .fusion import fuse
-from .graph import Graph
+from .graph import OnnxGraph
 from .model import check_inputs, load, read
 from .placement import place
 from .region import Region
@@ -39,9 +40,9 @@ def _device(name: str) -> Device:
 class PreparedModel(BackendRep):
     """A model on a device, ready to run."""
 
-    def __init__(self, graph: Graph, device: Device) -> None:
+    def __init__(self, graph: OnnxGraph, device: Device) -> None:
         nodes = fuse(graph)
-        if reasons := place(nodes, device).reasons:
+        if reasons := place(nodes, device, outputs=graph.outputs).reasons:
             raise UnsupportedError(
                 "these nodes cannot run on DirectML's operators: " + "; ".join(
                     f"{n.label}{f' {n.name!r}' if n.name else ''} ({why})"
@@ -61,16 +62,14 @@ class _Session(BackendRep):
     """A model on ONNX Runtime, which runs the nodes that this package cannot run."""
 
     def __init__(self, model: onnx.ModelProto, device: Device) -> None:
-        from .. import onnxruntime
-
         self._graph = read(model)
         self._session = onnxruntime.session(
             model.SerializeToString(), adapter=device.adapter.index, claim="all"
         )
 
     def run(self, inputs: Any, **options: Any) -> tuple[np.ndarray, ...]:
-        given = check_inputs(self._graph, inputs)
-        feed = {value.name: array for value, array in zip(self._graph.inputs, given)}
+        arrays = check_inputs(self._graph, inputs)
+        feed = {value.name: array for value, array in zip(self._graph.inputs, arrays)}
         names = [value.name for value in self._graph.outputs]
         return _named(names, self._session.run(names, feed))
 
@@ -122,12 +121,12 @@ class KomputeDmlBackend(Backend):
     ) -> tuple[np.ndarray, ...]:
         """The outputs of a single node. The default operator set is the newest."""
         names = [name for name in node.input if name]
-        given = [inputs[n] for n in names] if isinstance(inputs, dict) else list(inputs)
+        arrays = [inputs[n] for n in names] if isinstance(inputs, dict) else list(inputs)
         typed = [
             onnx.helper.make_tensor_value_info(
                 name, onnx.helper.np_dtype_to_tensor_dtype(np.asarray(x).dtype), np.shape(x)
             )
-            for name, x in zip(names, given)
+            for name, x in zip(names, arrays)
         ]
         outputs = [
             onnx.helper.make_empty_tensor_value_info(name) for name in node.output if name
@@ -137,7 +136,7 @@ class KomputeDmlBackend(Backend):
         domains = {"": version, **({node.domain: 1} if node.domain else {})}
         imports = [onnx.helper.make_opsetid(d, v) for d, v in domains.items()]
         model = onnx.helper.make_model(graph, opset_imports=imports)
-        return PreparedModel(read(model), _device(device)).run(given)
+        return PreparedModel(read(model), _device(device)).run(arrays)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:

@@ -11,7 +11,7 @@ from ..attributes import ScaleBias
 from ..errors import ValidationError
 from ..graph.array import BOOL, Array
 from ..graph.builder import Builder
-from .graph import DTYPES, Node
+from .graph import DTYPES, OnnxNode
 from .lowerings import Inputs, emit_elementwise, given, host
 from .products import product_of
 
@@ -20,7 +20,7 @@ def _apply(builder: Builder, operator: str, *arrays: Array, **attributes: Any) -
     return emit_elementwise(builder, operator, arrays, arrays[0].dtype, attributes)
 
 
-def truth(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def truth(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """Cast to bool: anything but 0 is true, also NaN."""
     x = given(inputs, 0)
     zero = builder.constant(np.zeros((), x.dtype))
@@ -28,7 +28,24 @@ def truth(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return [_apply(builder, "ELEMENT_WISE_LOGICAL_NOT", equal)]
 
 
-def clip(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def of_integers(node: OnnxNode) -> str | None:
+    x = node.input(0)
+    return None if x is not None and x.dtype is not None and x.dtype.kind in "iu" else (
+        "numbers that are no integers")
+
+
+def integer_relu(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
+    x = given(inputs, 0)
+    return [_apply(builder, "ELEMENT_WISE_MAX", x, builder.constant(np.zeros((), x.dtype)))]
+
+
+def of_unsigned(node: OnnxNode) -> str | None:
+    x = node.input(0)
+    return None if x is not None and x.dtype is not None and x.dtype.kind == "u" else (
+        "numbers that may be negative")
+
+
+def clip(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """Clip between bounds that only the device knows. If they cross, the upper one wins."""
     y = given(inputs, 0)
     for operator, bound in zip(("ELEMENT_WISE_MAX", "ELEMENT_WISE_MIN"), inputs[1:]):
@@ -37,13 +54,13 @@ def clip(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return [y]
 
 
-def clip_refusal(node: Node) -> str | None:
+def clip_refusal(node: OnnxNode) -> str | None:
     """Why DirectML's operator, whose bounds are attributes, is not the one for a node, or None."""
     constant = all(v is None or v.constant is not None for v in node.inputs[1:])
     return None if constant else "a bound that is no constant"
 
 
-def mean(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def mean(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """The mean of any number of inputs."""
     result = given(inputs, 0)
     for i in range(1, len(inputs)):
@@ -52,27 +69,27 @@ def mean(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return [_apply(builder, "ELEMENT_WISE_IDENTITY", result, scale_bias=share)]
 
 
-def power(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def power(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """Pow with an exponent of another type. The result has the base's type."""
     x, exponent = given(inputs, 0), given(inputs, 1)
     exponent = emit_elementwise(builder, "CAST", [exponent], x.dtype, {})
     return [_apply(builder, "ELEMENT_WISE_POW", x, exponent)]
 
 
-def mish(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def mish(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x = given(inputs, 0)
     softplus = _apply(builder, "ACTIVATION_SOFTPLUS", x, steepness=1.0)
     return [_apply(builder, "ELEMENT_WISE_MULTIPLY", x,
                    _apply(builder, "ACTIVATION_TANH", softplus))]
 
 
-def swiglu(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def swiglu(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     gate = _apply(builder, "ACTIVATION_SWISH", given(inputs, 0),
                   sigmoid_input_scale=float(node.attributes.get("alpha", 1.0)))
     return [_apply(builder, "ELEMENT_WISE_MULTIPLY", gate, given(inputs, 1))]
 
 
-def affine_grid(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def affine_grid(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """The points of an image, each with a 1 behind it, by matrices."""
     theta, wanted = given(inputs, 0), host(inputs, 1)
     sizes = [] if wanted is None else [int(n) for n in wanted.reshape(-1)[2:]]
@@ -87,7 +104,7 @@ def affine_grid(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return [builder.reshape(grid, (theta.shape[0], *sizes, len(sizes)))]
 
 
-def bit_cast(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def bit_cast(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """The same bits under another type."""
     x, dtype = given(inputs, 0), DTYPES[node.attributes["to"]]
     if x.dtype.itemsize != dtype.itemsize:
@@ -100,11 +117,11 @@ def _with_bias(builder: Builder, inputs: Inputs) -> Array:
     return x if bias is None else _apply(builder, "ELEMENT_WISE_ADD", x, bias)
 
 
-def bias_gelu(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def bias_gelu(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     return [_apply(builder, "ACTIVATION_GELU", _with_bias(builder, inputs))]
 
 
-def fast_gelu(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def fast_gelu(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """x sigmoid(2 u) is x (1 + tanh(u)) / 2; u is sqrt(2 / pi) (x + 0.044715 x^3)."""
     x = _with_bias(builder, inputs)
     twice = 2 * (2 / np.pi) ** 0.5

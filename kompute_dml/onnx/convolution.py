@@ -16,7 +16,7 @@ from ..graph.builder import Builder, supported
 from ..layout import product
 from ..operators import base
 from . import movement, products
-from .graph import Node
+from .graph import OnnxNode
 from .lowerings import Inputs, Seen, emit_elementwise, given, host
 
 _ACTIVATIONS: dict[str, tuple[str, dict[str, float]]] = {
@@ -32,14 +32,14 @@ _ACTIVATIONS: dict[str, tuple[str, dict[str, float]]] = {
 order of activation_params."""
 
 
-def refuses_activation(node: Node) -> str | None:
+def refuses_activation(node: OnnxNode) -> str | None:
     if node.input(3) is not None:
         return "a sum before the activation"
     name = node.attributes.get("activation", "")
     return None if name in _ACTIVATIONS or not name else f"activation={name!r}"
 
 
-def _activation(node: Node) -> Any:
+def _activation(node: OnnxNode) -> Any:
     if not (name := node.attributes.get("activation", "")):
         return None
     operator, defaults = _ACTIVATIONS[name]
@@ -49,7 +49,7 @@ def _activation(node: Node) -> Any:
     return definition.desc_class(**absent, **values)
 
 
-def _window(node: Node, x: Array, w: Array) -> dict[str, list[int]]:
+def _window(node: OnnxNode, x: Array, w: Array) -> dict[str, list[int]]:
     """The attributes along the spatial dimensions, except those that auto_pad decides."""
     axes = len(x.shape) - 2
     if axes < 1 or len(w.shape) != len(x.shape):
@@ -76,7 +76,7 @@ def _split(total: int, upper: bool) -> tuple[int, int]:
     return (less, total - less) if upper else (total - less, less)
 
 
-def _auto_pad(node: Node, x: Array, w: Array) -> dict[str, list[int]]:
+def _auto_pad(node: OnnxNode, x: Array, w: Array) -> dict[str, list[int]]:
     """The window of a forward convolution."""
     window, mode = _window(node, x, w), node.attributes.get("auto_pad", "NOTSET")
     if mode == "VALID":
@@ -138,7 +138,7 @@ def _forward_sizes(x: Array, w: Array, window: dict[str, list[int]]) -> list[int
     return [x.shape[0], w.shape[0], *spatial]
 
 
-def convolution(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def convolution(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """Conv, and FusedConv."""
     x, w, bias = given(inputs, 0), given(inputs, 1), _at(inputs, 2)
     window = _auto_pad(node, x, w)
@@ -155,7 +155,7 @@ def _at(inputs: Inputs, index: int) -> Array | None:
     return inputs[index] if index < len(inputs) else None
 
 
-def channels_last(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def channels_last(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """NhwcConv: the channels of the input, the filter and the result come last."""
     order = (0, 3, 1, 2)
     if any(len(given(inputs, i).shape) != len(order) for i in range(2)):
@@ -173,7 +173,7 @@ CAUSAL_USUAL = {
 _CAUSAL = ("channels_last", "dilation")
 
 
-def causal(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def causal(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """CausalConvWithState: each channel by itself, after what the last run left; and what this one
     leaves."""
     x, w, past = given(inputs, 0), given(inputs, 1), _at(inputs, 3)
@@ -184,7 +184,7 @@ def causal(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     before = (w.shape[-1] - 1) * step
     if past is None:
         past = builder.constant(np.zeros((), x.dtype)).broadcast_to((*x.shape[:2], before))
-    join = Node("Concat", "", 13, (), (), {"axis": 2})
+    join = OnnxNode("Concat", "", 13, (), (), {"axis": 2})
     (whole,) = movement.concat(builder, join, [past, x]) if before else (x,)
     alone = replace(node, attributes={"group": x.shape[1], "dilations": [step]})
     (y,) = convolution(builder, alone, [whole, w, _at(inputs, 2)])
@@ -195,20 +195,20 @@ def causal(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return [t.transpose((0, 2, 1)) if last else t for t in (y, left)][: len(node.outputs)]
 
 
-def causal_refusal(node: Node) -> str | None:
+def causal_refusal(node: OnnxNode) -> str | None:
     name = node.attributes.get("activation", "none")
     if name not in ("none", "silu", "swish"):
         return f"activation={name!r}"
     for name, usual in CAUSAL_USUAL.items():
-        if name not in _CAUSAL and (found := node.attributes.get(name, usual)) != usual:
-            return f"{name}={found}"
+        if name not in _CAUSAL and (value := node.attributes.get(name, usual)) != usual:
+            return f"{name}={value}"
     x = node.input(0)
     if node.domain and (x is None or x.shape is None or len(x.shape) != 3):
         return "an input that may have more than three dimensions"
     return None
 
 
-def transposed_by_pads(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def transposed_by_pads(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """ConvTransposeWithDynamicPads: the pads are an input."""
     pads = host(inputs, 2)
     attributes = node.attributes if pads is None else {
@@ -216,7 +216,7 @@ def transposed_by_pads(builder: Builder, node: Node, inputs: Inputs) -> list[Arr
     return transposed(builder, replace(node, attributes=attributes), [*inputs[:2], *inputs[3:]])
 
 
-def transposed(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def transposed(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """ConvTranspose. output_shape or auto_pad decides how much of the result is cut off."""
     x, w, bias = given(inputs, 0), given(inputs, 1), _at(inputs, 2)
     window, mode = _window(node, x, w), node.attributes.get("auto_pad", "NOTSET")
@@ -245,7 +245,7 @@ def transposed(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
          "mode": ConvolutionMode.CROSS_CORRELATION, "direction": ConvolutionDirection.BACKWARD})
 
 
-def integer(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def integer(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """ConvInteger."""
     x, w = given(inputs, 0), given(inputs, 1)
     window = _auto_pad(node, x, w)
@@ -262,7 +262,7 @@ QUANTIZED_FIELDS = ("InputTensor", "InputScaleTensor", "InputZeroPointTensor", "
                     "OutputZeroPointTensor", "BiasTensor")
 
 
-def quantized(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def quantized(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """QLinearConv."""
     tensors = {spec.snake_case(f): _at(inputs, i) for i, f in enumerate(QUANTIZED_FIELDS)}
     x, w = given(inputs, 0), given(inputs, 3)
@@ -272,7 +272,7 @@ def quantized(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         given(inputs, 7).dtype, {**window, "group_count": node.attributes.get("group", 1)})
 
 
-def columns_to_image(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def columns_to_image(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """Col2Im."""
     x, image, block = given(inputs, 0), host(inputs, 1), host(inputs, 2)
     if image is None or block is None:

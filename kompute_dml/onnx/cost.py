@@ -13,7 +13,7 @@ from math import sqrt
 
 from ..layout import product
 from . import experts
-from .graph import Graph, Node, Value
+from .graph import OnnxGraph, OnnxNode, OnnxValue
 from .placement import Placement
 
 RUN = 60.0
@@ -33,6 +33,10 @@ UNKNOWN = 16
 DOUBT = 150.0
 """Microseconds that a graph's regions with products may lose in all: estimates are not better than
 that, and what is claimed in vain costs less than what is left out in vain."""
+
+CPU_LACKS = {"Relu": ("int16", "int64"), "Clip": ("int16", "uint16")}
+"""Data types of ONNX that ONNX Runtime's CPU provider has no kernels for. A session fails where
+nobody claims such a node."""
 
 ALL_TAKES_IT = "claim=all takes it"
 """The end of why a region is left out that is estimated to lose time."""
@@ -60,24 +64,24 @@ class Estimate:
             f"{name} {time:.0f}" for name, time in parts.items() if time >= 0.5) + ")"
 
 
-def elements(value: Value | None) -> int:
+def elements(value: OnnxValue | None) -> int:
     """Those of a value; unknown sizes count as UNKNOWN."""
     if value is None or value.shape is None:
         return 0 if value is None else UNKNOWN
     return product([UNKNOWN if n is None else n for n in value.shape])
 
 
-def nbytes(value: Value | None) -> int:
+def nbytes(value: OnnxValue | None) -> int:
     itemsize = 4 if value is None or value.dtype is None else value.dtype.itemsize
     return elements(value) * itemsize
 
 
-def _stacked(value: Value) -> int:
+def _stacked(value: OnnxValue) -> int:
     """How many of queries, keys and values an input of MultiHeadAttention is a stack of."""
     return (value.shape[3] or 1) if value.shape and len(value.shape) == 5 else 1
 
 
-def multiplications(node: Node) -> float:
+def multiplications(node: OnnxNode) -> float:
     """About how many a node that multiplies needs."""
     tensors = [v for v in node.inputs if v is not None]
     if "Conv" in node.op:
@@ -87,7 +91,7 @@ def multiplications(node: Node) -> float:
         # Each of a result's elements, or of a transposed convolution's input's, meets one filter.
         each = elements(w) / max(w.shape[0] or UNKNOWN, 1)
         return each * elements(x if "Transpose" in node.op else node.outputs[0])
-    if node.op == "MoE":
+    if node.op in ("MoE", "QMoE"):
         rows = elements(tensors[0]) / max((tensors[0].shape or (1,))[-1] or UNKNOWN, 1)
         return experts.multiplications(node, rows)
     if node.op in ("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"):
@@ -103,14 +107,14 @@ def multiplications(node: Node) -> float:
 
 
 def estimates(
-    region: Sequence[Node], placed: Placement, outside: Collection[Value]
+    region: Sequence[OnnxNode], placed: Placement, outside: Collection[OnnxValue]
 ) -> tuple[Estimate, Estimate]:
     """On the device and on the CPU. ``outside`` are values that others read."""
     nodes = [n for n in region if n in placed.rows and n not in placed.host]
     work = [n for n in nodes if not placed.rows[n].is_view]
-    made = {v for node in region for v in node.outputs}
-    crossing = {v for n in region for v in n.inputs if v is not None and v not in made}
-    crossing |= {v for v in made if v is not None and v in outside}
+    results = {v for node in region for v in node.outputs}
+    crossing = {v for n in region for v in n.inputs if v is not None and v not in results}
+    crossing |= {v for v in results if v is not None and v in outside}
     transferred = sum(nbytes(v) for v in crossing if v.constant is None)
     moved = sum(nbytes(v) for n in work for v in (*n.inputs, *n.outputs) if v is not None)
     products = {n: multiplications(n) for n in work if placed.rows[n].multiplies}
@@ -123,14 +127,22 @@ def estimates(
     )
 
 
+def _needed(node: OnnxNode) -> bool:
+    """Whether the CPU cannot run a node."""
+    x = node.input(0)
+    return not node.domain and x is not None and x.dtype is not None and (
+        x.dtype.name in CPU_LACKS.get(node.op, ()))
+
+
 def refusals(
-    regions: Sequence[Sequence[Node]], placed: Placement, graph: Graph, everything: bool = False
+    regions: Sequence[Sequence[OnnxNode]], placed: Placement, graph: OnnxGraph,
+    everything: bool = False,
 ) -> list[str | None]:
     """For each region why it is not worth being made, or None. ``everything``: only those that
-    compute nothing are not."""
+    compute nothing are not. Regions that the CPU could not run are."""
     reasons: list[str | None] = [None] * len(regions)
     lost: list[tuple[float, int]] = []
-    readers: dict[Value, set[int]] = {}
+    readers: dict[OnnxValue, set[int]] = {}
     number = {node: i for i, region in enumerate(regions) for node in region}
     for node in graph.nodes:
         for value in node.inputs:
@@ -143,6 +155,8 @@ def refusals(
         if all(row.is_view for row in rows):
             reasons[i] = COMPUTES_NOTHING
         if everything or reasons[i] is not None:
+            continue
+        if any(_needed(n) for n in region):
             continue
         outside = {v for n in region for v in n.outputs if v is not None
                    and readers.get(v, set()) - {i}}

@@ -9,13 +9,13 @@ from ..graph.array import Array
 from ..graph.builder import Builder
 from ..layout import product
 from ..subscripts import parsed
-from .graph import Node
+from .graph import OnnxNode
 from .lowerings import Inputs, emit_elementwise, given
 from .products import product_of
 from .reduction import reduced
 
 
-def einsum(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def einsum(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     arrays = [given(inputs, i) for i in range(len(inputs))]
     terms, result = parsed(node.attributes["equation"], [x.shape for x in arrays])
     operands = [_diagonal(x, term) for x, term in zip(arrays, terms)]
@@ -84,7 +84,7 @@ def _product(
         t = t.transpose([term.index(i) for group in order for i in group])
         return builder.reshape(t, [product([sizes[i] for i in group]) for group in order])
 
-    made = product_of(builder, matrices(x, left, "batches", "rows", "summed"),
-                      matrices(y, right, "batches", "summed", "columns"))
+    multiplied = product_of(builder, matrices(x, left, "batches", "rows", "summed"),
+                            matrices(y, right, "batches", "summed", "columns"))
     term = "".join(i for name in ("batches", "rows", "columns") for i in groups[name])
-    return builder.reshape(made, [sizes[i] for i in term]), term
+    return builder.reshape(multiplied, [sizes[i] for i in term]), term

@@ -14,7 +14,7 @@ from ..graph.array import Array
 from ..graph.builder import Builder
 from ..layout import product
 from . import movement
-from .graph import Node
+from .graph import OnnxNode
 from .lowerings import Inputs, converted, dimension, emit_elementwise, given, host
 from .products import product_of
 
@@ -23,7 +23,7 @@ _SHORT = 512
 _FLOAT = np.dtype("float32")
 
 
-def dft(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def dft(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x, read = given(inputs, 0), node.attributes.get
     rank, one_sided, inverse = len(x.shape), bool(read("onesided", 0)), bool(read("inverse", 0))
     axis = _number(inputs, 2)
@@ -41,13 +41,13 @@ def dft(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     order = [*others, axis, rank - 1]
     x = x.transpose(order)
     front = x.shape[:-2]
-    y = _transform(builder, builder.reshape(x, (product(front), *x.shape[-2:])), length,
+    y = transform(builder, builder.reshape(x, (product(front), *x.shape[-2:])), length,
                    inverse, one_sided)
     y = builder.reshape(y, (*front, *y.shape[1:]))
     return [y.transpose([order.index(d) for d in range(rank)])]
 
 
-def stft(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def stft(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """The transforms of windows, which are views of the signal."""
     x, window = given(inputs, 0), inputs[2] if len(inputs) > 2 else None
     step, length = _number(inputs, 1), _number(inputs, 3)
@@ -67,7 +67,7 @@ def stft(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     if window is not None:
         y = emit_elementwise(builder, "ELEMENT_WISE_MULTIPLY",
                              [y, builder.reshape(window, (length, 1))], x.dtype, {})
-    y = _transform(builder, builder.reshape(y, (batches * frames, length, parts)), length, False,
+    y = transform(builder, builder.reshape(y, (batches * frames, length, parts)), length, False,
                    bool(node.attributes.get("onesided", 1)))
     return [builder.reshape(y, (batches, frames, *y.shape[1:]))]
 
@@ -77,7 +77,7 @@ def _number(inputs: Inputs, index: int) -> int | None:
     return None if values is None else int(values.reshape(-1)[0])
 
 
-def _transform(builder: Builder, x: Array, length: int, inverse: bool, one_sided: bool) -> Array:
+def transform(builder: Builder, x: Array, length: int, inverse: bool, one_sided: bool) -> Array:
     """Of the second of three dimensions; the third one holds the parts of a number."""
     dtype = x.dtype
     x = converted(builder, x, _FLOAT)  # a factor for each element has more digits than FLOAT16

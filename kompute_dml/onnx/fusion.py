@@ -12,32 +12,32 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..graph.fusion import INTEGERS, QDQ, left_out
-from .graph import Graph, Node, Shape, Value, topological, uses
+from ..graph.switches import INTEGERS, QDQ, disabled
+from .graph import OnnxGraph, OnnxNode, OnnxValue, Shape, topological, uses
 from .qdq import OnlyUser, of_bytes
 from .weights import of_blocks
 
 FLOATS = (np.dtype("float32"), np.dtype("float16"))
 
 
-def fuse(graph: Graph) -> list[Node]:
+def fuse(graph: OnnxGraph) -> list[OnnxNode]:
     """The graph's nodes with all chains replaced, in an order in which they can run."""
     users = uses(graph.nodes)
     visible = set(graph.outputs)
     made_by = {v: node for node in graph.nodes for v in node.outputs if v is not None}
-    fused: dict[Node, Node] = {}
+    fused: dict[OnnxNode, OnnxNode] = {}
 
-    def only_user(node: Node, ops: Sequence[str]) -> Node | None:
+    def only_user(node: OnnxNode, ops: Sequence[str]) -> OnnxNode | None:
         value = node.outputs[0]
-        found = users.get(value, []) if value is not None and value not in visible else []
-        return found[0] if len(found) == 1 and found[0].label in ops else None
+        readers = users.get(value, []) if value is not None and value not in visible else []
+        return readers[0] if len(readers) == 1 and readers[0].label in ops else None
 
-    left = left_out()
+    left_out = disabled()
     for node in graph.nodes:
         chain = None
-        if node.label == "MatMulInteger" and INTEGERS not in left:
+        if node.label == "MatMulInteger" and INTEGERS not in left_out:
             chain = _chain(node, only_user)
-        if chain is None and QDQ not in left:
+        if chain is None and QDQ not in left_out:
             chain = (of_bytes(node, made_by, only_user, _is_bias)
                      or of_blocks(node, made_by, only_user, _is_bias))
         if chain is not None and not fused.keys().isdisjoint(chain.parts):
@@ -47,18 +47,18 @@ def fuse(graph: Graph) -> list[Node]:
     return topological(list(dict.fromkeys(fused.get(n, n) for n in graph.nodes)))
 
 
-def _chain(product: Node, only_user: OnlyUser) -> Node | None:
+def _chain(product: OnnxNode, only_user: OnlyUser) -> OnnxNode | None:
     cast = only_user(product, ("Cast",))
-    if cast is None or (made := cast.outputs[0]) is None or made.dtype not in FLOATS:
+    if cast is None or (floats := cast.outputs[0]) is None or floats.dtype not in FLOATS:
         return None
     a, b = product.inputs[:2]
-    if a is None or b is None or a.shape is None or b.shape is None or made.shape is None:
+    if a is None or b is None or a.shape is None or b.shape is None or floats.shape is None:
         return None
-    rank = len(made.shape)
+    rank = len(floats.shape)
     matrices = {"a": (-2, a.shape), "b": (-1, b.shape)}
     parts = [product, cast]
-    scales: dict[str, Value] = {}
-    bias: Value | None = None
+    scales: dict[str, OnnxValue] = {}
+    bias: OnnxValue | None = None
     while bias is None and (user := only_user(parts[-1], ("Mul", "Add"))) is not None:
         left, right = user.inputs
         other = right if left is parts[-1].outputs[0] else left
@@ -82,8 +82,8 @@ def _chain(product: Node, only_user: OnlyUser) -> Node | None:
         parts.append(user)
     if not scales:
         return None
-    one = Value("1", made.dtype, (), np.ones((), made.dtype))
-    return Node(
+    one = OnnxValue("1", floats.dtype, (), np.ones((), floats.dtype))
+    return OnnxNode(
         "MatMulIntegerToFloat", "com.microsoft", 1,
         (a, b, scales.get("a", one), scales.get("b", one), product.input(2), product.input(3),
          bias),
@@ -91,7 +91,7 @@ def _chain(product: Node, only_user: OnlyUser) -> Node | None:
     )
 
 
-def _scales(value: Value, rank: int, axis: int, matrix: Shape) -> bool:
+def _scales(value: OnnxValue, rank: int, axis: int, matrix: Shape) -> bool:
     """Whether there is surely one element, or one per row (axis -2) or column (axis -1).
 
     ``rank`` is the product's, which has one dimension less for each vector.
@@ -104,7 +104,7 @@ def _scales(value: Value, rank: int, axis: int, matrix: Shape) -> bool:
     )
 
 
-def _is_bias(value: Value, product: Value | None) -> bool:
+def _is_bias(value: OnnxValue, product: OnnxValue | None) -> bool:
     """Whether the sum has the product's sizes."""
     if value.shape is None or product is None or product.shape is None:
         return False

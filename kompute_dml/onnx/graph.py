@@ -21,7 +21,7 @@ Shape = tuple[int | None, ...]
 
 
 @dataclass(eq=False)
-class Value:
+class OnnxValue:
     """A tensor that nodes write and read."""
 
     name: str
@@ -40,7 +40,7 @@ class Value:
 
 
 @dataclass(eq=False)
-class Node:
+class OnnxNode:
     """An operator applied to values. Absent optional inputs and outputs are None."""
 
     op: str
@@ -48,11 +48,11 @@ class Node:
     """Empty for ONNX's own operators."""
     since: int
     """The operator set that introduced this version of the operator."""
-    inputs: tuple[Value | None, ...]
-    outputs: tuple[Value | None, ...]
+    inputs: tuple[OnnxValue | None, ...]
+    outputs: tuple[OnnxValue | None, ...]
     attributes: dict[str, Any] = field(default_factory=dict)
     name: str = ""
-    parts: tuple[Node, ...] = ()
+    parts: tuple[OnnxNode, ...] = ()
     """The nodes of the original graph that a fused node stands for."""
 
     @property
@@ -60,20 +60,20 @@ class Node:
         return f"{self.domain}.{self.op}" if self.domain else self.op
 
     @property
-    def originals(self) -> tuple[Node, ...]:
+    def originals(self) -> tuple[OnnxNode, ...]:
         return self.parts or (self,)
 
-    def input(self, index: int) -> Value | None:
+    def input(self, index: int) -> OnnxValue | None:
         return self.inputs[index] if index < len(self.inputs) else None
 
 
 @dataclass(eq=False)
-class Graph:
+class OnnxGraph:
     """Nodes in any order. :func:`.fusion.fuse` returns them in an order in which they can run."""
 
-    nodes: list[Node]
-    inputs: list[Value]
-    outputs: list[Value]
+    nodes: list[OnnxNode]
+    inputs: list[OnnxValue]
+    outputs: list[OnnxValue]
 
     def __post_init__(self) -> None:
         # Exporters name optional outputs that nothing reads. An operator's first one stays.
@@ -83,9 +83,9 @@ class Graph:
             node.outputs = (first, *[v if v in read else None for v in others])
 
 
-def uses(nodes: Iterable[Node]) -> dict[Value, list[Node]]:
+def uses(nodes: Iterable[OnnxNode]) -> dict[OnnxValue, list[OnnxNode]]:
     """The nodes that read each value."""
-    result: dict[Value, list[Node]] = {}
+    result: dict[OnnxValue, list[OnnxNode]] = {}
     for node in nodes:
         for value in node.inputs:
             if value is not None:
@@ -93,12 +93,12 @@ def uses(nodes: Iterable[Node]) -> dict[Value, list[Node]]:
     return result
 
 
-def topological(nodes: Sequence[Node]) -> list[Node]:
+def topological(nodes: Sequence[OnnxNode]) -> list[OnnxNode]:
     """The nodes in an order in which each comes after those that it reads from, otherwise
     unchanged."""
     made_by = {value: node for node in nodes for value in node.outputs if value is not None}
-    done: set[Node] = set()
-    result: list[Node] = []
+    done: set[OnnxNode] = set()
+    result: list[OnnxNode] = []
     stack = list(reversed(nodes))
     while stack:
         node = stack[-1]

@@ -11,7 +11,7 @@ from ..errors import ValidationError
 from ..graph.array import BOOL, Array
 from ..graph.builder import Builder
 from . import movement
-from .graph import DTYPES, Node, Value
+from .graph import DTYPES, OnnxNode, OnnxValue
 from .lowerings import Build, Inputs, dimension, emit_elementwise, given, reshape
 
 _NAMES = {dtype.name.upper(): number for number, dtype in DTYPES.items()} | {
@@ -22,7 +22,7 @@ _NAMES = {dtype.name.upper(): number for number, dtype in DTYPES.items()} | {
 def broadcast(build: Build) -> Build:
     """Before version 7 B is broadcast only where ``broadcast`` is set, from ``axis`` on."""
 
-    def built(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    def built(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         a, b = given(inputs, 0), given(inputs, 1)
         if not node.attributes.get("broadcast", 0):
             if a.shape != b.shape:
@@ -39,7 +39,7 @@ def broadcast(build: Build) -> Build:
 def slopes(build: Build) -> Build:
     """PRelu before version 7: a slope for each of the second dimension's indices."""
 
-    def built(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    def built(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         x, slope = given(inputs, 0), given(inputs, 1)
         if slope.size > 1:
             slope = builder.reshape(slope, (slope.size, *(1,) * (len(x.shape) - 2)))
@@ -48,33 +48,33 @@ def slopes(build: Build) -> Build:
     return built
 
 
-def renamed_cast(node: Node) -> Node:
+def renamed_cast(node: OnnxNode) -> OnnxNode:
     """Cast before version 6 names its type."""
     return replace(node, attributes={"to": _NAMES.get(str(node.attributes.get("to")).upper(), 0)})
 
 
-def cast_refusal(node: Node) -> str | None:
+def cast_refusal(node: OnnxNode) -> str | None:
     return None if renamed_cast(node).attributes["to"] else "a cast to this data type"
 
 
 def cast(to_bool: Build, to_other: Build) -> Build:
-    def built(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    def built(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         node = renamed_cast(node)
         dtype = DTYPES[node.attributes["to"]]
-        out = Value("y", dtype)
+        out = OnnxValue("y", dtype)
         build = to_bool if dtype == BOOL else to_other
         return list(build(builder, replace(node, outputs=(out,)), inputs))
 
     return built
 
 
-def reshape_attribute(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def reshape_attribute(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """Reshape before version 5: the sizes are an attribute."""
     x, sizes = given(inputs, 0), np.array(node.attributes.get("shape", ()), np.int64)
     return reshape(builder, node, [x, Array(sizes.dtype, sizes.shape, (1,), None, sizes)])
 
 
-def image_scaler(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def image_scaler(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """A factor for all, and a sum for each channel."""
     x, read = given(inputs, 0), node.attributes.get
     line = ScaleBias(float(read("scale", 1.0)), 0.0)
@@ -85,7 +85,7 @@ def image_scaler(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         builder, "ELEMENT_WISE_ADD", [scaled, builder.constant(bias)], x.dtype, {})]
 
 
-def crop(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def crop(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """``border`` is left, top, right and bottom; ``scale`` the height and width that are left."""
     x, border = given(inputs, 0), node.attributes.get("border", ())
     if len(x.shape) != 4 or len(border) != 4:

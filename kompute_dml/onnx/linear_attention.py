@@ -17,7 +17,7 @@ from ..graph.array import Array
 from ..graph.builder import Builder
 from ..operators.carried_state import CarriedStateDesc
 from . import movement
-from .graph import Node
+from .graph import OnnxNode
 from .lowerings import Inputs, converted, emit_elementwise, given, optional
 from .products import product_of, transposed
 from .reduction import reduced
@@ -27,7 +27,7 @@ _MOST = 32
 """The most tokens of a chunk: a power of two."""
 
 
-def linear_attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def linear_attention(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     read = node.attributes
     heads, query_heads = read["kv_num_heads"], read["q_num_heads"]
     rule = read.get("update_rule", "gated_delta")
@@ -128,7 +128,7 @@ def _shared(builder: Builder, x: Array, size: int, heads: int) -> Array:
     return builder.reshape(spread, (*outer, heads * size))
 
 
-def refusal(node: Node) -> str | None:
+def refusal(node: OnnxNode) -> str | None:
     """Why a node is not served, or None."""
     if node.attributes.get("state_window", 0):
         return f"state_window={node.attributes['state_window']}"

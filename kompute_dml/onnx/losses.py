@@ -11,14 +11,14 @@ from ..errors import ValidationError
 from ..graph.array import BOOL, Array
 from ..graph.builder import Builder
 from .gather import gather, gather_elements
-from .graph import Node
+from .graph import OnnxNode
 from .lowerings import Inputs, along_axis, emit_elementwise, given
 from .reduction import reduced
 
 _INDEX = np.dtype("int32")
 
 
-def likelihood(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def likelihood(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """NegativeLogLikelihoodLoss."""
     x, target = given(inputs, 0), given(inputs, 1)
     weight = inputs[2] if len(inputs) > 2 else None
@@ -55,7 +55,7 @@ def likelihood(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return [total]
 
 
-def cross_entropy(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def cross_entropy(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """SoftmaxCrossEntropyLoss: of the logarithms of the classes' shares, which are an output."""
     (shares,) = along_axis("ACTIVATION_LOG_SOFTMAX1")(
         builder, _with(node, axis=1), [given(inputs, 0)])
@@ -63,9 +63,9 @@ def cross_entropy(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return [*loss, shares][: len(node.outputs)]
 
 
-def _with(node: Node, **attributes: int) -> Node:
-    return Node(node.op, node.domain, node.since, node.inputs, node.outputs, dict(attributes),
-                node.name)
+def _with(node: OnnxNode, **attributes: int) -> OnnxNode:
+    return OnnxNode(node.op, node.domain, node.since, node.inputs, node.outputs, dict(attributes),
+                    node.name)
 
 
 def _of(builder: Builder, operator: str, dtype: np.dtype[Any], *arrays: Array) -> Array:

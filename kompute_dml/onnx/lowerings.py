@@ -19,11 +19,11 @@ from ..graph.builder import Builder, scalar, supported
 from ..graph.recorded import Allowed
 from ..layout import coalesce, packed_strides, pad_left, product
 from ..operators import base
-from .graph import DTYPES, Node
+from .graph import DTYPES, OnnxNode
 
 Inputs = Sequence[Array | None]
-Build = Callable[[Builder, Node, Inputs], Sequence[Array]]
-Attributes = Callable[[Node, Inputs], Mapping[str, Any]]
+Build = Callable[[Builder, OnnxNode, Inputs], Sequence[Array]]
+Attributes = Callable[[OnnxNode, Inputs], Mapping[str, Any]]
 
 Seen = tuple[Array, Sequence[int], Sequence[int]]
 """An array with the sizes and strides for an operator."""
@@ -106,7 +106,7 @@ def elementwise(
 ) -> Build:
     """Inputs broadcast against each other; the first ``tensors`` of them are tensors."""
 
-    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    def build(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         arrays = [x for x in inputs[:tensors] if x is not None]
         out = node.outputs[0]
         dtype = arrays[0].dtype if out is None or out.dtype is None else out.dtype
@@ -118,7 +118,7 @@ def elementwise(
 def folded(operator: str) -> Build:
     """Any number of inputs, two at a time."""
 
-    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    def build(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         result = given(inputs, 0)
         for i in range(1, len(inputs)):
             pair = [result, given(inputs, i)]
@@ -131,7 +131,7 @@ def folded(operator: str) -> Build:
 def floats(**defaults: float) -> Attributes:
     """FLOAT fields from attributes: ``field=default``, or ``field__attribute=default``."""
 
-    def read(node: Node, inputs: Inputs) -> dict[str, Any]:
+    def read(node: OnnxNode, inputs: Inputs) -> dict[str, Any]:
         result = {}
         for key, default in defaults.items():
             name, _, attribute = key.partition("__")
@@ -145,7 +145,7 @@ def constants(**values: Any) -> Attributes:
     return lambda node, inputs: values
 
 
-def clip_bounds(node: Node, inputs: Inputs) -> dict[str, Any]:
+def clip_bounds(node: OnnxNode, inputs: Inputs) -> dict[str, Any]:
     dtype = given(inputs, 0).dtype
     limits = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
     bounds: dict[str, Any] = {"min_max_data_type": device_type(dtype)}
@@ -158,7 +158,7 @@ def clip_bounds(node: Node, inputs: Inputs) -> dict[str, Any]:
     return {**bounds, **{name: scalar(bounds[name], dtype) for name in ("min", "max")}}
 
 
-def infinity_mode(node: Node, inputs: Inputs) -> dict[str, Any]:
+def infinity_mode(node: OnnxNode, inputs: Inputs) -> dict[str, Any]:
     # DML_IS_INFINITY_MODE: EITHER, POSITIVE, NEGATIVE
     wanted = (node.attributes.get("detect_positive", 1), node.attributes.get("detect_negative", 1))
     return {"infinity_mode": {(1, 1): 0, (1, 0): 1, (0, 1): 2}[wanted]}
@@ -167,7 +167,7 @@ def infinity_mode(node: Node, inputs: Inputs) -> dict[str, Any]:
 def along_axis(operator: str, default_axis: int = -1) -> Build:
     """Operators over one axis, for which DirectML has a list."""
 
-    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    def build(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         x = given(inputs, 0)
         axis = node.attributes.get("axis", default_axis) % max(len(x.shape), 1)
         x = builder.pack(x)
@@ -194,7 +194,7 @@ def along_axis(operator: str, default_axis: int = -1) -> Build:
 def quantization(operator: str) -> Build:
     """QuantizeLinear and DequantizeLinear, with one scale and zero point, or one for each index."""
 
-    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    def build(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         x = given(inputs, 0)
         axis = node.attributes.get("axis", 1)
         rank = len(x.shape)
@@ -214,7 +214,7 @@ def quantization(operator: str) -> Build:
     return build
 
 
-def dynamic_quantize(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def dynamic_quantize(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x = given(inputs, 0)
     y = builder.like([x], x.shape, "uint8")
     if not y.is_channels_last:
@@ -233,7 +233,7 @@ def dynamic_quantize(builder: Builder, node: Node, inputs: Inputs) -> list[Array
     return [y, scale, zero]
 
 
-def quantized_sum(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def quantized_sum(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """com.microsoft QLinearAdd: inputs in DirectML's order, scales of a single element."""
     terms = [given(inputs, 0), given(inputs, 3)]
     shape = _broadcast(terms)
@@ -257,7 +257,7 @@ def quantized_sum(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 # Diagonals
 
 
-def eye_like(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def eye_like(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x = given(inputs, 0)
     if len(x.shape) != 2:
         raise ValidationError(f"expected a matrix, but got {list(x.shape)}")
@@ -270,7 +270,7 @@ def eye_like(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return [y]
 
 
-def trilu(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def trilu(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x = given(inputs, 0)
     if len(x.shape) < 2:
         raise ValidationError(f"expected at least 2 dimensions, but got {list(x.shape)}")
@@ -297,16 +297,16 @@ def trilu(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 # Views: nothing to compute
 
 
-def identity(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def identity(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     return [given(inputs, 0)]
 
 
-def expect(builder: Builder, node: Node, numbers: Array, *allowed: Allowed) -> None:
+def expect(builder: Builder, node: OnnxNode, numbers: Array, *allowed: Allowed) -> None:
     """Raise if a number that the host knows is out of range."""
     builder.expect(numbers, allowed, f"{node.label} {node.name!r}")
 
 
-def dropout(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def dropout(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """Inference drops nothing. The mask says so; before version 10 it has the input's type."""
     x = given(inputs, 0)
     one = np.ones((), x.dtype if node.since < 10 else np.dtype(bool))
@@ -314,7 +314,7 @@ def dropout(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return [x, mask][: len(node.outputs)]
 
 
-def reshape(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def reshape(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x, wanted = given(inputs, 0), host(inputs, 1)
     sizes = [int(n) for n in (() if wanted is None else wanted.reshape(-1))]
     if not node.attributes.get("allowzero", 0):
@@ -333,19 +333,19 @@ def _reshaped(builder: Builder, x: Array, sizes: Sequence[int]) -> Array:
     return builder.reshape(x, tuple(sizes))
 
 
-def flatten(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def flatten(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x = given(inputs, 0)
     axis = node.attributes.get("axis", 1)
     return [_reshaped(builder, x, (product(x.shape[:axis]), product(x.shape[axis:])))]
 
 
-def named_axes(node: Node, inputs: Inputs) -> list[int] | None:
+def named_axes(node: OnnxNode, inputs: Inputs) -> list[int] | None:
     values = host(inputs, 1)
     axes = node.attributes.get("axes") if values is None else values.reshape(-1)
     return None if axes is None else [int(a) for a in axes]
 
 
-def squeeze(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def squeeze(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x, axes = given(inputs, 0), named_axes(node, inputs)
     rank = len(x.shape)
     gone = ({dimension(a, rank) for a in axes} if axes is not None
@@ -353,7 +353,7 @@ def squeeze(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return [_reshaped(builder, x, [n for d, n in enumerate(x.shape) if d not in gone])]
 
 
-def unsqueeze(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def unsqueeze(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x, axes = given(inputs, 0), named_axes(node, inputs) or []
     rank = len(x.shape) + len(axes)
     new, old = {dimension(a, rank) for a in axes}, iter(x.shape)
@@ -362,12 +362,12 @@ def unsqueeze(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return [_reshaped(builder, x, [1 if d in new else next(old) for d in range(rank)])]
 
 
-def transpose(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def transpose(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x = given(inputs, 0)
     return [x.transpose(node.attributes.get("perm", list(reversed(range(len(x.shape))))))]
 
 
-def expand(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def expand(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x, wanted = given(inputs, 0), host(inputs, 1)
     sizes = tuple(int(n) for n in (() if wanted is None else wanted.reshape(-1)))
     return [x.broadcast_to(np.broadcast_shapes(x.shape, sizes))]

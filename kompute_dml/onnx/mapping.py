@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from ..errors import DmlError, UnsupportedError
 from ..graph.array import Array
 from ..graph.builder import Builder
-from .graph import Node
+from . import doubles
+from .graph import OnnxNode
 from .row import Mapping
 from .rows import TABLE
 
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
     from ..device import Device
 
 
-def match(node: Node, device: Device) -> Mapping | str:
+def match(node: OnnxNode, device: Device) -> Mapping | str:
     """The mapping of ``node`` on ``device``, or why there is none."""
     mapping = candidate(node, device)
     return mapping if isinstance(mapping, str) else trial(mapping, node, device) or mapping
 
 
-def find(node: Node, device: Device) -> Mapping:
+def find(node: OnnxNode, device: Device) -> Mapping:
     """The mapping of a node that was matched before. Raises UnsupportedError."""
     mapping = candidate(node, device)
     if isinstance(mapping, str):
@@ -35,7 +36,16 @@ def find(node: Node, device: Device) -> Mapping:
     return mapping
 
 
-def candidate(node: Node, device: Device) -> Mapping | str:
+def rounding(node: OnnxNode, device: Device) -> Mapping | str:
+    """:func:`candidate`, or a mapping that computes the node's FLOAT64 in FLOAT32."""
+    row = candidate(node, device)
+    if isinstance(row, str) and (single := doubles.in_singles(node)) is not None and isinstance(
+            other := candidate(single, device), Mapping):
+        return doubles.rounded(other)
+    return row
+
+
+def candidate(node: OnnxNode, device: Device) -> Mapping | str:
     """The mapping of ``node`` by the tables, or why there is none."""
     reason = "no mapping has this operator"
     rows = _by_operator().get((node.domain, node.op), [])
@@ -47,7 +57,7 @@ def candidate(node: Node, device: Device) -> Mapping | str:
     return reason
 
 
-def trial(mapping: Mapping, node: Node, device: Device) -> str | None:
+def trial(mapping: Mapping, node: OnnxNode, device: Device) -> str | None:
     """Why the node does not compile on the device, which may lack a feature, or None."""
     builder = Builder(device, trial=True)
     inputs: list[Array | None] = []

@@ -13,7 +13,7 @@ from ..graph.array import Array
 from ..graph.builder import Builder
 from . import attention, movement, normalization, reduction
 from .gather import gather
-from .graph import Node
+from .graph import OnnxNode
 from .lowerings import Build, Inputs, along_axis, emit_elementwise, given, optional
 
 _FLOAT = np.dtype("float32")
@@ -36,7 +36,7 @@ def _quantized(
     return emit_elementwise(builder, "ELEMENT_WISE_QUANTIZE_LINEAR", arrays, dtype, {})
 
 
-def quantized_product(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def quantized_product(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """QLinearMul: A, its scale and zero point; the same of B; those of the result."""
     a, b = (_real(builder, given(inputs, i), given(inputs, i + 1), optional(inputs, i + 2))
             for i in (0, 3))
@@ -49,7 +49,7 @@ def quantized(function: Build) -> Build:
     """A function of a quantized tensor: the tensor, its scale and zero point, those of the
     result."""
 
-    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    def build(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         x = given(inputs, 0)
         real = _real(builder, x, given(inputs, 1), optional(inputs, 2))
         (y,) = function(builder, node, [real])
@@ -58,17 +58,17 @@ def quantized(function: Build) -> Build:
     return build
 
 
-def sigmoid(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def sigmoid(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     return [emit_elementwise(builder, "ACTIVATION_SIGMOID", [given(inputs, 0)], _FLOAT, {})]
 
 
-def leaky_relu(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def leaky_relu(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     slope = float(node.attributes.get("alpha", 0.01))
     return [emit_elementwise(
         builder, "ACTIVATION_LEAKY_RELU", [given(inputs, 0)], _FLOAT, {"alpha": slope})]
 
 
-def softmax(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def softmax(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """QLinearSoftmax. Before ``opset`` 13 it normalizes all dimensions from an axis on."""
     operator = "ACTIVATION_SOFTMAX1"
     build = (along_axis(operator) if node.attributes.get("opset", 13) >= 13
@@ -76,7 +76,7 @@ def softmax(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return list(build(builder, node, inputs))
 
 
-def quantized_concat(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def quantized_concat(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """QLinearConcat: the result's scale and zero point, then each tensor with its own ones."""
     scale, zero = given(inputs, 0), given(inputs, 1)
     if (len(inputs) - 2) % 3:
@@ -87,7 +87,7 @@ def quantized_concat(builder: Builder, node: Node, inputs: Inputs) -> list[Array
     return [_quantized(builder, y, scale, zero, zero.dtype)]
 
 
-def quantized_lstm(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def quantized_lstm(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """DynamicQuantizeLSTM: an LSTM with dequantized weights. ONNX Runtime also quantizes inputs and
     states to 8 bits. This does not."""
 
@@ -109,7 +109,7 @@ def quantized_lstm(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 # Embeddings and biases
 
 
-def embed_layers(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def embed_layers(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """EmbedLayerNormalization: the normalized sum of the embeddings of words, positions and
     segments; the number of elements that the mask keeps in each row; the sum."""
     ids = given(inputs, 0)
@@ -140,11 +140,11 @@ def embed_layers(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return [y, counts, total]
 
 
-def _row(node: Node) -> Node:
+def _row(node: OnnxNode) -> OnnxNode:
     return replace(node, attributes={"axis": 0})
 
 
-def bias_add(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def bias_add(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """BiasAdd: a tensor, its bias and a skip connection."""
     total = given(inputs, 0)
     for i in (1, 2):
@@ -153,7 +153,7 @@ def bias_add(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return [total]
 
 
-def bias_split_gelu(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def bias_split_gelu(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """BiasSplitGelu: one half of the columns times the GELU of the other."""
     x = emit_elementwise(builder, "ELEMENT_WISE_ADD", [given(inputs, 0), given(inputs, 1)],
                          given(inputs, 0).dtype, {})

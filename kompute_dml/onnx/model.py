@@ -11,7 +11,7 @@ import onnx.numpy_helper
 import onnx.shape_inference
 
 from ..errors import UnsupportedError, ValidationError
-from .graph import DTYPES, Graph, Node, Value
+from .graph import DTYPES, OnnxGraph, OnnxNode, OnnxValue
 
 
 def load(model: Any) -> onnx.ModelProto:
@@ -72,7 +72,7 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
                     yield from _nodes(nested)
 
 
-def read(model: onnx.ModelProto) -> Graph:
+def read(model: onnx.ModelProto) -> OnnxGraph:
     """The main graph of a model, with constants in place and types inferred."""
     try:
         inferred = onnx.shape_inference.infer_shapes(model)
@@ -80,9 +80,9 @@ def read(model: onnx.ModelProto) -> Graph:
         raise ValidationError(f"the model's types do not fit together: {error}") from None
     graph = inferred.graph
     opsets = {o.domain: o.version for o in model.opset_import}
-    values: dict[str, Value] = {}
+    values: dict[str, OnnxValue] = {}
     for info in (*graph.input, *graph.output, *graph.value_info):
-        values[info.name] = Value(info.name, *_type(info))
+        values[info.name] = OnnxValue(info.name, *_type(info))
     for tensor in graph.initializer:
         try:
             _set_constant(values, tensor.name, onnx.numpy_helper.to_array(tensor))
@@ -99,12 +99,12 @@ def read(model: onnx.ModelProto) -> Graph:
         else:
             nodes.append(_node(proto, attributes, opsets, values))
     inputs = [values[i.name] for i in graph.input if values[i.name].constant is None]
-    return Graph(nodes, inputs, [values[o.name] for o in graph.output])
+    return OnnxGraph(nodes, inputs, [values[o.name] for o in graph.output])
 
 
-def _set_constant(values: dict[str, Value], name: str, array: np.ndarray) -> None:
+def _set_constant(values: dict[str, OnnxValue], name: str, array: np.ndarray) -> None:
     dtype = array.dtype if array.dtype in set(DTYPES.values()) else None
-    value = values.setdefault(name, Value(name))
+    value = values.setdefault(name, OnnxValue(name))
     value.dtype, value.shape, value.constant = dtype, array.shape, array
 
 
@@ -119,18 +119,18 @@ def _constant(attributes: Mapping[str, Any]) -> np.ndarray:
 
 def _node(
     proto: onnx.NodeProto, attributes: dict[str, Any], opsets: Mapping[str, int],
-    values: dict[str, Value],
-) -> Node:
-    def of(names: Iterable[str]) -> tuple[Value | None, ...]:
-        return tuple(values.setdefault(n, Value(n)) if n else None for n in names)
+    values: dict[str, OnnxValue],
+) -> OnnxNode:
+    def of(names: Iterable[str]) -> tuple[OnnxValue | None, ...]:
+        return tuple(values.setdefault(n, OnnxValue(n)) if n else None for n in names)
 
     try:
         schema = onnx.defs.get_schema(proto.op_type, opsets.get(proto.domain, 1), proto.domain)
         since = schema.since_version
     except onnx.defs.SchemaError:
         since = 1
-    return Node(proto.op_type, proto.domain, since, of(proto.input), of(proto.output), attributes,
-                proto.name)
+    return OnnxNode(proto.op_type, proto.domain, since, of(proto.input), of(proto.output),
+                    attributes, proto.name)
 
 
 def _type(info: onnx.ValueInfoProto) -> tuple[np.dtype[Any] | None, tuple[int | None, ...] | None]:
@@ -159,20 +159,20 @@ def _attribute(attribute: onnx.AttributeProto) -> Any:
 _LISTS = (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS)
 
 
-def check_inputs(graph: Graph, given: Any) -> list[np.ndarray]:
+def check_inputs(graph: OnnxGraph, inputs: Any) -> list[np.ndarray]:
     """The graph's inputs, from a list, a mapping by name or a single array. Raises
     ValidationError."""
     names = [value.name for value in graph.inputs]
-    if isinstance(given, Mapping):
-        if given.keys() != set(names):
-            raise ValidationError(f"expected the inputs {names}, but got {sorted(given)}")
-        given = [given[name] for name in names]
-    elif isinstance(given, np.ndarray) and len(names) == 1:
-        given = [given]
-    if len(given) != len(names):
-        raise ValidationError(f"expected {len(names)} inputs ({names}), but got {len(given)}")
+    if isinstance(inputs, Mapping):
+        if inputs.keys() != set(names):
+            raise ValidationError(f"expected the inputs {names}, but got {sorted(inputs)}")
+        inputs = [inputs[name] for name in names]
+    elif isinstance(inputs, np.ndarray) and len(names) == 1:
+        inputs = [inputs]
+    if len(inputs) != len(names):
+        raise ValidationError(f"expected {len(names)} inputs ({names}), but got {len(inputs)}")
     arrays = []
-    for value, array in zip(graph.inputs, given):
+    for value, array in zip(graph.inputs, inputs):
         if array is None:
             raise UnsupportedError(f"input {value.name!r}: only tensors are supported")
         array = np.ascontiguousarray(array).reshape(np.shape(array))

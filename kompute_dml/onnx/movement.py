@@ -14,7 +14,7 @@ from ..graph.array import BOOL, Array, device_type
 from ..graph.builder import Builder, scalar, supported
 from ..graph.recorded import Allowed
 from ..layout import channels_last_strides, pad_left
-from .graph import Node
+from .graph import OnnxNode
 from .lowerings import Build, Inputs, Seen, dimension, expect, given, host
 from .shapes import window
 
@@ -23,11 +23,11 @@ _MODES = {"constant": PaddingMode.CONSTANT, "edge": PaddingMode.EDGE,
 _ORDERS = {"DCR": DepthSpaceOrder.DEPTH_COLUMN_ROW, "CRD": DepthSpaceOrder.COLUMN_ROW_DEPTH}
 
 
-def _numbers(node: Node, inputs: Inputs, index: int, *names: str) -> list[int] | None:
+def _numbers(node: OnnxNode, inputs: Inputs, index: int, *names: str) -> list[int] | None:
     """Whole numbers from an input, or in older versions from an attribute."""
     values = host(inputs, index)
-    found = next((node.attributes[n] for n in names if n in node.attributes), None)
-    given_ = found if values is None else values.reshape(-1)
+    numbers = next((node.attributes[n] for n in names if n in node.attributes), None)
+    given_ = numbers if values is None else values.reshape(-1)
     return None if given_ is None else [int(n) for n in given_]
 
 
@@ -46,7 +46,7 @@ def part(x: Array, begins: Sequence[int], sizes: Sequence[int], steps: Sequence[
     return x.view(sizes, strides, sum(a * b for a, b in zip(x.strides, begins)))
 
 
-def slice_(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def slice_(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x = given(inputs, 0)
     rank = len(x.shape)
     starts, ends = (_numbers(node, inputs, i, name) or [] for i, name in
@@ -76,7 +76,7 @@ def slice_(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return [y]
 
 
-def split(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def split(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x = given(inputs, 0)
     axis = dimension(node.attributes.get("axis", 0), len(x.shape))
     n = x.shape[axis]
@@ -98,11 +98,11 @@ def split(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 
 def joined(builder: Builder, parts: Sequence[Array], axis: int) -> Array:
     """The arrays side by side along a dimension."""
-    (y,) = concat(builder, Node("Concat", "", 13, (), (), {"axis": axis}), parts)
+    (y,) = concat(builder, OnnxNode("Concat", "", 13, (), (), {"axis": axis}), parts)
     return y
 
 
-def concat(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def concat(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     arrays = [given(inputs, i) for i in range(len(inputs))]
     axis = dimension(node.attributes.get("axis", 1), len(arrays[0].shape))
     shape = list(arrays[0].shape)
@@ -122,7 +122,7 @@ def concat(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return [y]
 
 
-def pad(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def pad(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x = given(inputs, 0)
     rank = len(x.shape)
     pads = _numbers(node, inputs, 1, "pads", "paddings") or []
@@ -166,7 +166,7 @@ def pad(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return [y]
 
 
-def center_crop_pad(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def center_crop_pad(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """Both ends lose or get as much; what is left over the last one does."""
     x, wanted = given(inputs, 0), host(inputs, 1)
     rank = len(x.shape)
@@ -182,7 +182,7 @@ def center_crop_pad(builder: Builder, node: Node, inputs: Inputs) -> list[Array]
     return [y]
 
 
-def tile(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def tile(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x = given(inputs, 0)
     repeats = _numbers(node, inputs, 1) or []
     if node.since == 1:
@@ -203,7 +203,7 @@ def tile(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 def blocks(operator: str) -> Build:
     """DepthToSpace and SpaceToDepth."""
 
-    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    def build(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         x, b = given(inputs, 0), node.attributes["blocksize"]
         if len(x.shape) != 4:
             raise ValidationError(f"expected 4 dimensions, but got {list(x.shape)}")
@@ -222,7 +222,7 @@ def blocks(operator: str) -> Build:
     return build
 
 
-def reverse_sequence(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def reverse_sequence(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x, lengths = given(inputs, 0), given(inputs, 1)
     rank = len(x.shape)
     time, batch = (dimension(node.attributes.get(f"{name}_axis", default), rank)
@@ -245,7 +245,7 @@ def reverse_sequence(builder: Builder, node: Node, inputs: Inputs) -> list[Array
     return [y]
 
 
-def constant_of_shape(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def constant_of_shape(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     sizes, value = host(inputs, 0), node.attributes.get("value", np.zeros(1, np.float32))
     y = builder.new([] if sizes is None else [int(n) for n in sizes.reshape(-1)], value.dtype)
     if y.storage is not None:
@@ -257,7 +257,7 @@ def constant_of_shape(builder: Builder, node: Node, inputs: Inputs) -> list[Arra
     return [y]
 
 
-def range_(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def range_(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     start, limit, delta = (
         np.zeros((), np.int64)[()] if (x := host(inputs, i)) is None else x.reshape(())[()]
         for i in range(3))

@@ -13,7 +13,7 @@ from ..errors import ValidationError
 from ..graph.array import Array
 from ..graph.builder import Builder, supported
 from ..layout import pad_left, product
-from .graph import Node
+from .graph import OnnxNode
 from .lowerings import Build, Inputs, Seen, along_axis, dimension, emit_elementwise, given, optional
 from .reduction import reduced
 
@@ -27,7 +27,7 @@ def flattened(operator: str) -> Build:
     """Operators before opset 13, over all dimensions from ``axis`` on."""
     along_last = along_axis(operator)
 
-    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    def build(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         x = given(inputs, 0)
         axis = node.attributes.get("axis", 1)
         axis = axis + len(x.shape) if axis < 0 else axis
@@ -38,7 +38,7 @@ def flattened(operator: str) -> Build:
     return build
 
 
-def _without_axis(node: Node) -> Node:
+def _without_axis(node: OnnxNode) -> OnnxNode:
     return replace(node, attributes={k: v for k, v in node.attributes.items() if k != "axis"})
 
 
@@ -68,11 +68,11 @@ def _normalized(
     return y
 
 
-def _epsilon(node: Node, default: float = _EPSILON) -> float:
+def _epsilon(node: OnnxNode, default: float = _EPSILON) -> float:
     return float(node.attributes.get("epsilon", default))
 
 
-def _layers(builder: Builder, node: Node, x: Array, scale: Array, bias: Array | None,
+def _layers(builder: Builder, node: OnnxNode, x: Array, scale: Array, bias: Array | None,
             use_mean: bool, epsilon: float = _EPSILON) -> Array:
     shape = x.shape or (1,)
     first = dimension(node.attributes.get("axis", -1), len(shape))
@@ -85,7 +85,7 @@ def _layers(builder: Builder, node: Node, x: Array, scale: Array, bias: Array | 
 def layers(use_mean: bool) -> Build:
     """Normalization over all dimensions from ``axis`` on; RMS normalization without the mean."""
 
-    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    def build(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         x = given(inputs, 0)
         y = _layers(builder, node, x, given(inputs, 1), optional(inputs, 2), use_mean)
         asked = any(value is not None for value in node.outputs[1:])
@@ -94,7 +94,7 @@ def layers(use_mean: bool) -> Build:
     return build
 
 
-def _statistics(builder: Builder, node: Node, x: Array) -> list[Array]:
+def _statistics(builder: Builder, node: OnnxNode, x: Array) -> list[Array]:
     """LayerNormalization's Mean and InvStdDev, in float32."""
     axes = range(dimension(node.attributes.get("axis", -1), len(x.shape)), len(x.shape))
     real = np.dtype("float32")
@@ -115,7 +115,7 @@ def _statistics(builder: Builder, node: Node, x: Array) -> list[Array]:
 def skip_layers(use_mean: bool) -> Build:
     """The same for a sum, which is also an output: input, skip, gamma, beta (with a mean), bias."""
 
-    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    def build(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         total, gamma = given(inputs, 0), given(inputs, 2)
         beta = optional(inputs, 3) if use_mean else None
         for t in (given(inputs, 1), optional(inputs, 4 if use_mean else 3)):
@@ -132,7 +132,7 @@ def _per_channel(t: Array, rank: int, builder: Builder) -> Array:
     return builder.reshape(t, (1, *t.shape, *(1,) * (rank - 1 - len(t.shape))))
 
 
-def instances(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def instances(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x = given(inputs, 0)
     rank = len(x.shape)
     scale, bias = (_per_channel(given(inputs, i), rank, builder) for i in (1, 2))
@@ -141,7 +141,7 @@ def instances(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         range(2, rank), normalize_variance=True, epsilon=_epsilon(node))]
 
 
-def groups(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def groups(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x, count = given(inputs, 0), node.attributes["num_groups"]
     n, channels, *plane = x.shape
     if count < 1 or channels % count:
@@ -160,7 +160,7 @@ def groups(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 def grouped(skips: bool) -> Build:
     """com.microsoft's GroupNorm and SkipGroupNorm: channels last unless told, SiLU if told."""
 
-    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    def build(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         x, read = given(inputs, 0), node.attributes.get
         rank = len(x.shape)
         last = bool(read("channels_last", 1))
@@ -193,7 +193,7 @@ def grouped(skips: bool) -> Build:
     return build
 
 
-def mean_variance(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def mean_variance(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """ONNX adds 1e-9 to the deviation, which is then no more than that. Before version 9 two flags
     stand for the axes and the division."""
     x, read = given(inputs, 0), node.attributes.get
@@ -204,7 +204,7 @@ def mean_variance(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         sorted(axes), normalize_variance=bool(read("normalize_variance", 1)), epsilon=1e-18)]
 
 
-def batch_training(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def batch_training(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """Normalize by the input's own statistics, and update the running ones."""
     x, momentum = builder.pack(given(inputs, 0)), float(node.attributes.get("momentum", 0.9))
     scale, bias = (_per_channel(given(inputs, i), len(x.shape), builder) for i in (1, 2))
@@ -220,16 +220,16 @@ def batch_training(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
                    (*t.strides, *(1,) * (rank - len(t.shape)))) for name, t in arrays.items()},
             epsilon=_epsilon(node), fused_activation=None)
     running = []
-    for i, made in enumerate(statistics, 3):
+    for i, statistic in enumerate(statistics, 3):
         parts = [emit_elementwise(builder, "ELEMENT_WISE_IDENTITY", [t], t.dtype,
                                   {"scale_bias": ScaleBias(share, 0.0)})
                  for t, share in ((given(inputs, i), momentum),
-                                  (builder.reshape(made, x.shape[1:2]), 1 - momentum))]
+                                  (builder.reshape(statistic, x.shape[1:2]), 1 - momentum))]
         running.append(emit_elementwise(builder, "ELEMENT_WISE_ADD", parts, x.dtype, {}))
     return [y, *running]
 
 
-def batch(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def batch(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x = given(inputs, 0)
     names = ("scale", "bias", "mean", "variance")
     parameters = {name: _per_channel(given(inputs, i), len(x.shape), builder)
@@ -238,7 +238,7 @@ def batch(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
                         spatial=bool(node.attributes.get("spatial", 1)), epsilon=_epsilon(node))]
 
 
-def neighbours(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def neighbours(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x, of = given(inputs, 0), node.attributes
     n, channels, *plane = x.shape
     return [_normalized(
@@ -247,7 +247,7 @@ def neighbours(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         beta=float(of.get("beta", 0.75)), bias=float(of.get("bias", 1.0)))]
 
 
-def norms(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def norms(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x = given(inputs, 0)
     axis = dimension(node.attributes.get("axis", -1), len(x.shape))
     x = builder.pack(x)

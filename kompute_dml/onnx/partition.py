@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .graph import Node
+from .graph import OnnxNode
 
 
-def regions(nodes: Sequence[Node], claimed: Callable[[Node], bool]) -> list[list[Node]]:
+def regions(nodes: Sequence[OnnxNode], claimed: Callable[[OnnxNode], bool]) -> list[list[OnnxNode]]:
     """Regions of neighbouring claimed nodes. No path leaves a region and comes back.
 
     ``nodes`` are in an order in which they can run, and so are those of each region.
@@ -55,10 +55,10 @@ def regions(nodes: Sequence[Node], claimed: Callable[[Node], bool]) -> list[list
     ]
 
 
-def joined(nodes: Sequence[Node], parts: Sequence[list[Node]]) -> list[list[Node]]:
+def joined(nodes: Sequence[OnnxNode], parts: Sequence[list[OnnxNode]]) -> list[list[OnnxNode]]:
     """Regions in as few as can run: those that no path connects become one."""
     number = {node: i for i, part in enumerate(parts) for node in part}
-    readers: dict[Node, set[Node]] = {node: set() for node in nodes}
+    readers: dict[OnnxNode, set[OnnxNode]] = {node: set() for node in nodes}
     made_by = {value: node for node in nodes for value in node.outputs if value is not None}
     for node in nodes:
         for value in node.inputs:
@@ -66,19 +66,19 @@ def joined(nodes: Sequence[Node], parts: Sequence[list[Node]]) -> list[list[Node
                 readers[made_by[value]].add(node)
     # Which regions come after each region and each node, as bits. A path enters a region at one
     # node and may leave it at an earlier one, so one pass over the nodes may not be enough.
-    after: dict[int | Node, int] = dict.fromkeys([*range(len(parts)), *nodes], 0)
+    after: dict[int | OnnxNode, int] = dict.fromkeys([*range(len(parts)), *nodes], 0)
     changed = True
     while changed:
         changed = False
         for node in reversed(nodes):
             own = number.get(node, node)
-            found = after[own]
+            reached = after[own]
             for reader in readers[node]:
                 other = number.get(reader, reader)
                 if other != own:
-                    found |= after[other] | (1 << other if isinstance(other, int) else 0)
-            changed |= found != after[own]
-            after[own] = found
+                    reached |= after[other] | (1 << other if isinstance(other, int) else 0)
+            changed |= reached != after[own]
+            after[own] = reached
     bits = {i: 1 << i for i in range(len(parts))}  # of what each region that is left consists
     for i in range(len(parts)):
         for first in [n for n in bits if n < i]:

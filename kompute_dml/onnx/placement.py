@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..layout import product
-from . import mapping, shapes
-from .graph import Node, Value
+from . import doubles, mapping, shapes
+from .graph import OnnxNode, OnnxValue
 from .row import Mapping
 
 if TYPE_CHECKING:
@@ -21,61 +21,73 @@ _FEW = 1024
 _SIZES = ("group",)
 """Attributes that are sizes."""
 
-Rows = dict[Node, Mapping]
+Rows = dict[OnnxNode, Mapping]
 
 
 @dataclass
 class Placement:
     rows: Rows = field(default_factory=dict)
     """Nodes that the device can run."""
-    host: set[Node] = field(default_factory=set)
+    host: set[OnnxNode] = field(default_factory=set)
     """Nodes that are evaluated while planning. Some of them also have a row."""
-    reasons: dict[Node, str] = field(default_factory=dict)
+    reasons: dict[OnnxNode, str] = field(default_factory=dict)
     """Why nodes run elsewhere."""
-    wanted: set[Value] = field(default_factory=set)
+    wanted: set[OnnxValue] = field(default_factory=set)
     """Values that the host must know."""
 
-    def __contains__(self, node: Node) -> bool:
+    def __contains__(self, node: OnnxNode) -> bool:
         return node in self.rows or node in self.host
 
 
 def place(
-    nodes: Sequence[Node], device: Device, claimed: Callable[[Node], bool] = lambda node: True
+    nodes: Sequence[OnnxNode], device: Device,
+    claimed: Callable[[OnnxNode], bool] = lambda node: True,
+    outputs: Collection[OnnxValue] | None = None,
 ) -> Placement:
-    """Place ``nodes``, which are in an order in which they can run."""
-    found = {node: mapping.candidate(node, device) for node in nodes if claimed(node)}
-    candidates = {node: row for node, row in found.items() if isinstance(row, Mapping)}
+    """Place ``nodes``, which are in an order in which they can run. ``outputs`` are the values that
+    leave the graph; None if any may."""
+    rows = {node: mapping.candidate(node, device) for node in nodes if claimed(node)}
+    doubtful = [node for node, row in rows.items() if isinstance(row, str) and doubles.has(node)]
+    if doubtful:
+        leave = outputs if outputs is not None else {
+            v for node in nodes for v in node.outputs if v is not None}
+        exposed = doubles.exposed(nodes, leave)
+        rows.update({node: mapping.rounding(node, device) for node in doubtful
+                     if node not in exposed})
+    candidates = {node: row for node, row in rows.items() if isinstance(row, Mapping)}
     result = Placement(wanted=_wanted(nodes, candidates, set()))
-    known: set[Value] = set()
-    made: set[Value] = set()
+    known: set[OnnxValue] = set()
+    computed: set[OnnxValue] = set()
     tried: dict[Any, str | None] = {}
     for node in nodes:
-        if node not in found:
+        if node not in rows:
             result.reasons[node] = "the claim leaves it out"
             continue
         if shapes.can(node) and all(
-            _knows(v, known, made, result.wanted) for v in shapes.reads(node)
+            _knows(v, known, computed, result.wanted) for v in shapes.reads(node)
         ):
             result.host.add(node)
             known.update(v for v in node.outputs if v is not None)
         else:
-            row = found[node]
+            row = rows[node]
             refused = row if isinstance(row, str) else _tried(row, node, device, tried)
             if isinstance(row, str) or refused is not None:
                 result.reasons[node] = str(refused)
                 continue
-            if any((v := node.input(i)) is not None and not _knows(v, known, made, result.wanted)
-                   for i in row.host):
+            if any((v := node.input(i)) is not None
+                   and not _knows(v, known, computed, result.wanted) for i in row.host):
                 result.reasons[node] = "the host would have to know a value that only the device " \
                                        "does"
                 continue
         if node in candidates:
             result.rows[node] = candidates[node]
-        made.update(v for v in node.outputs if v is not None)
+        computed.update(v for v in node.outputs if v is not None)
     return result
 
 
-def _tried(row: Mapping, node: Node, device: Device, before: dict[Any, str | None]) -> str | None:
+def _tried(
+    row: Mapping, node: OnnxNode, device: Device, before: dict[Any, str | None]
+) -> str | None:
     """:func:`.mapping.trial` of a node. A model repeats its layers: what it said ``before`` of one
     that is alike, it says of this one."""
     attributes = [(name, _key(value)) for name, value in node.attributes.items()
@@ -93,7 +105,7 @@ def _tried(row: Mapping, node: Node, device: Device, before: dict[Any, str | Non
     return before[key]
 
 
-def _rank(value: Value | None) -> Any:
+def _rank(value: OnnxValue | None) -> Any:
     """What a device may refuse of a valid node's tensor, whatever its sizes are."""
     if value is None or value.shape is None:
         return value and (value.dtype, None)
@@ -110,14 +122,14 @@ def _key(value: Any, is_weight: bool = False) -> Any:
 
 
 def within(
-    nodes: Sequence[Node], device: Device, before: Rows | None = None
+    nodes: Sequence[OnnxNode], device: Device, before: Rows | None = None
 ) -> Placement:
     """The placement of a region's nodes, which were placed before; ``before`` has what is still
     known of that."""
     known = before or {}
     rows, host = {}, set()
     for node in nodes:
-        if isinstance(row := known.get(node) or mapping.candidate(node, device), Mapping):
+        if isinstance(row := known.get(node) or mapping.rounding(node, device), Mapping):
             rows[node] = row
         if shapes.can(node):
             host.add(node)
@@ -127,23 +139,25 @@ def within(
 
 
 def _wanted(
-    nodes: Sequence[Node], rows: dict[Node, Mapping], always: set[Node]
-) -> set[Value]:
+    nodes: Sequence[OnnxNode], rows: dict[OnnxNode, Mapping], always: set[OnnxNode]
+) -> set[OnnxValue]:
     """Values that a plan depends on, and those that they follow from. ``always`` are evaluated."""
-    wanted: set[Value | None] = set()
+    wanted: set[OnnxValue] = set()
     for node in reversed(nodes):
         if node in rows:
-            wanted.update(node.input(i) for i in rows[node].host)
+            wanted.update(v for i in rows[node].host if (v := node.input(i)) is not None)
         if node in always or (shapes.can(node) and not wanted.isdisjoint(node.outputs)):
             wanted.update(shapes.reads(node))
-    return {value for value in wanted if value is not None}
+    return wanted
 
 
-def _knows(value: Value, known: set[Value], made: set[Value], wanted: set[Value]) -> bool:
+def _knows(
+    value: OnnxValue, known: set[OnnxValue], computed: set[OnnxValue], wanted: set[OnnxValue]
+) -> bool:
     """Whether the host knows a value: it follows from sizes, is a small constant, or an input."""
     if value.constant is not None:
         return value.constant.nbytes <= shapes.HOST_BYTES
     if value in known:
         return True
     few = value.shape is None or product([n or 1 for n in value.shape]) <= _FEW
-    return value not in made and value in wanted and few
+    return value not in computed and value in wanted and few

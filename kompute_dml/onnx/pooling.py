@@ -14,7 +14,7 @@ from ..graph.array import BOOL, Array
 from ..graph.builder import Builder
 from ..graph.recorded import Allowed
 from ..layout import channels_last_strides, pad_left, product
-from .graph import Node
+from .graph import OnnxNode
 from .lowerings import Build, Inputs, Seen, emit_elementwise, expect, given, seen
 from .movement import joined, part
 
@@ -37,7 +37,7 @@ def _spatial(x: Array, most: int = 5) -> Array:
     return x.view((*x.shape[:2], 1, x.shape[2]), (*x.strides[:2], 0, x.strides[2]))
 
 
-def _window(node: Node, spatial: Sequence[int]) -> tuple[list[int], dict[str, Any]]:
+def _window(node: OnnxNode, spatial: Sequence[int]) -> tuple[list[int], dict[str, Any]]:
     """The output's spatial sizes and DirectML's attributes, including dilations."""
     rank = len(spatial)
     window = list(node.attributes["kernel_shape"])
@@ -84,7 +84,7 @@ def _window(node: Node, spatial: Sequence[int]) -> tuple[list[int], dict[str, An
 def pooling(operator: str, dilated: str) -> Build:
     """AveragePool, LpPool and MaxPool; ``dilated`` is the operator with dilations and indices."""
 
-    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    def build(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         x = given(inputs, 0)
         planes = _spatial(x)
         sizes, attributes = _window(node, x.shape[2:])
@@ -131,7 +131,7 @@ def _by_columns(builder: Builder, indices: Array, sizes: Sequence[int]) -> Array
     return result
 
 
-def _own(operator: str, node: Node) -> dict[str, Any]:
+def _own(operator: str, node: OnnxNode) -> dict[str, Any]:
     if operator == "LP_POOLING":
         return {"p": int(node.attributes.get("p", 2))}
     if operator == "MAX_POOLING":
@@ -147,7 +147,7 @@ def _whole(x: Array) -> dict[str, Any]:
 
 
 def global_pooling(operator: str) -> Build:
-    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    def build(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         x = given(inputs, 0)
         y = builder.new((*x.shape[:2], *(1 for _ in x.shape[2:])), x.dtype)
         if y.storage is not None:
@@ -163,7 +163,7 @@ def global_pooling(operator: str) -> Build:
 def quantized_average(whole: bool) -> Build:
     """com.microsoft QLinearAveragePool and QLinearGlobalAveragePool."""
 
-    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    def build(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         x = given(inputs, 0)
         last = node.attributes.get("channels_last", 0)
         rank = len(x.shape)
@@ -177,9 +177,9 @@ def quantized_average(whole: bool) -> Build:
         y = builder.new([shape[d] for d in order], x.dtype)
         if y.storage is None:
             return [y]
-        made = y.transpose([0, rank - 1, *range(1, rank - 1)]) if last else y
+        y_last = y.transpose([0, rank - 1, *range(1, rank - 1)]) if last else y
         tensors: dict[str, Seen | None] = {
-            "input_tensor": seen(_spatial(x)), "output_tensor": seen(_spatial(made))}
+            "input_tensor": seen(_spatial(x)), "output_tensor": seen(_spatial(y_last))}
         for i, field in enumerate(("input_scale_tensor", "input_zero_point_tensor",
                                    "output_scale_tensor", "output_zero_point_tensor"), 1):
             p = inputs[i] if i < len(inputs) else None
@@ -191,7 +191,7 @@ def quantized_average(whole: bool) -> Build:
     return build
 
 
-def max_unpooling(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def max_unpooling(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x, indices = builder.pack(given(inputs, 0)), builder.pack(given(inputs, 1))
     rank = len(x.shape) - 2
     window = node.attributes["kernel_shape"]
@@ -203,14 +203,14 @@ def max_unpooling(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     expect(builder, node, given(inputs, 1), Allowed("indices", 0, y.size))
     if y.storage is not None:
         # Indices count elements, so the dimensions do not matter.
-        flat, places, made = (builder.reshape(t, (1, 1, 1, t.size))
-                              for t in (x, _unsigned(indices), y))
+        flat, places, y_flat = (builder.reshape(t, (1, 1, 1, t.size))
+                                for t in (x, _unsigned(indices), y))
         builder.emit("MAX_UNPOOLING", {"input_tensor": seen(flat), "indices_tensor": seen(places),
-                                       "output_tensor": seen(made)})
+                                       "output_tensor": seen(y_flat)})
     return [y]
 
 
-def roi_pooling(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def roi_pooling(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x, rois = given(inputs, 0), given(inputs, 1)
     height, width = node.attributes["pooled_shape"]
     y = builder.new((rois.shape[0], x.shape[1], height, width), x.dtype)
@@ -225,7 +225,7 @@ def roi_pooling(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return [y]
 
 
-def roi_align(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def roi_align(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x, rois, batch = (given(inputs, i) for i in range(3))
     size = (node.attributes.get("output_height", 1), node.attributes.get("output_width", 1))
     expect(builder, node, batch, Allowed("batch indices", 0, x.shape[0]))
@@ -270,7 +270,7 @@ def _of_whole_elements(builder: Builder, rois: Array, scale: float) -> Array:
     return joined(builder, [begin, end], 1)
 
 
-def roi_align_refused(node: Node) -> str | None:
+def roi_align_refused(node: OnnxNode) -> str | None:
     if node.attributes.get("mode", "avg") != "avg":
         return "the maximum of weighted elements: DirectML's is of interpolated samples"
     return None

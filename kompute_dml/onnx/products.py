@@ -12,7 +12,7 @@ from ..errors import UnsupportedError, ValidationError
 from ..graph.array import Array
 from ..graph.builder import Builder
 from ..layout import product
-from .graph import Node
+from .graph import OnnxNode
 from .lowerings import (
     Build,
     Inputs,
@@ -46,7 +46,7 @@ def _padded(inputs: Inputs, count: int) -> list[Array | None]:
     return [*inputs, *absent]
 
 
-def matmul_integer_to_float(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def matmul_integer_to_float(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """A, B, scales, zero points and bias, A's per row and B's per column."""
     a, b, a_scale, b_scale, a_zero, b_zero, bias = _padded(inputs, 7)
     if a is None or b is None or a_scale is None or b_scale is None:
@@ -60,7 +60,7 @@ def matmul_integer_to_float(builder: Builder, node: Node, inputs: Inputs) -> lis
     )]
 
 
-def matmul_integer(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def matmul_integer(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     a, b, a_zero, b_zero = _padded(inputs, 4)
     if a is None or b is None:
         raise ValidationError("expected A and B to be given")
@@ -77,7 +77,7 @@ def unless_zero(zero: Array | None) -> Array | None:
     return None if zero is not None and zero.host is not None and not zero.host.any() else zero
 
 
-def qlinear_matmul(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def qlinear_matmul(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (
         given(inputs, i) for i in range(8))
     a_scale, b_scale, y_scale = (
@@ -92,7 +92,7 @@ def qlinear_matmul(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     )]
 
 
-def matmul(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def matmul(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """MatMul, and FusedMatMul's attributes."""
     a, b = given(inputs, 0), given(inputs, 1)
     read = node.attributes.get
@@ -104,7 +104,7 @@ def matmul(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 def activated(build: Build) -> Build:
     """FusedGemm and FusedMatMulActivation: a product, then an activation."""
 
-    def built(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    def built(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         (y,) = build(builder, node, inputs)
         name = node.attributes.get("activation", "")
         if not name:
@@ -123,7 +123,7 @@ def activated(build: Build) -> Build:
     return built
 
 
-def activation_refusal(node: Node) -> str | None:
+def activation_refusal(node: OnnxNode) -> str | None:
     name = node.attributes.get("activation", "")
     return None if not name or name in _ALONG_AXIS or name in _ACTIVATIONS else (
         f"activation={name!r}")
@@ -134,7 +134,7 @@ def product_of(builder: Builder, a: Array, b: Array, c: Array | None = None) -> 
     return _product(builder, "GEMM", a, b, {}, a.dtype, c, **_factors(1.0))
 
 
-def gemm(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def gemm(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     a, b, c = given(inputs, 0), given(inputs, 1), _padded(inputs, 3)[2]
     read = node.attributes.get
     a, b = transposed(a, read("transA", 0)), transposed(b, read("transB", 0))
@@ -165,7 +165,7 @@ def _rows_first(x: Array, applies: int) -> Array:
     return x.transpose((*range(1, rank - 1), 0, rank - 1))
 
 
-def dynamic_quantize_matmul(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def dynamic_quantize_matmul(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     a, b, b_scale, b_zero, bias = _padded(inputs, 5)
     y, scale, zero = dynamic_quantize(builder, node, [a])
     return matmul_integer_to_float(builder, node, [y, b, scale, b_scale, zero, b_zero, bias])

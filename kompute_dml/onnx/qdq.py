@@ -15,18 +15,18 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .graph import Node, Value
+from .graph import OnnxNode, OnnxValue
 
 _BYTES = (np.dtype("uint8"), np.dtype("int8"))
 _SINGLE = np.dtype("float32")
-OnlyUser = Callable[[Node, "tuple[str, ...]"], "Node | None"]
+OnlyUser = Callable[[OnnxNode, "tuple[str, ...]"], "OnnxNode | None"]
 """The only reader of a node's first output, if its operator is one of these."""
 
 
 def of_bytes(
-    node: Node, made_by: dict[Value, Node], only_user: OnlyUser,
-    is_bias: Callable[[Value, Value | None], bool],
-) -> Node | None:
+    node: OnnxNode, made_by: dict[OnnxValue, OnnxNode], only_user: OnlyUser,
+    is_bias: Callable[[OnnxValue, OnnxValue | None], bool],
+) -> OnnxNode | None:
     """The quantized node that replaces a float node and its neighbours, or None."""
     if node.label == "Add":
         return _sum(node, made_by, only_user)
@@ -58,8 +58,8 @@ def of_bytes(
         values = [*_triple(x), *_triple(w, transposed), y.input(1), y.input(2)]
         values += [bias] if operator == "QLinearConv" else []
         attributes = node.attributes if node.op == "Conv" else {}
-        return Node(operator, "", 10, tuple(values), y.outputs, attributes, node.name,
-                    tuple(parts))
+        return OnnxNode(operator, "", 10, tuple(values), y.outputs, attributes, node.name,
+                        tuple(parts))
     if node.op == "Conv":
         return None
     total = only_user(node, ("Add",))
@@ -70,66 +70,66 @@ def of_bytes(
             bias = other
             parts.append(total)
     (a, a_scale, a_zero), (b, b_scale, b_zero) = _triple(x), _triple(w, transposed)
-    return Node(
+    return OnnxNode(
         "MatMulIntegerToFloat", "com.microsoft", 1,
         (a, b, a_scale, b_scale, a_zero, b_zero, bias), parts[-1].outputs, {}, node.name,
         tuple(parts))
 
 
-def _sum(add: Node, made_by: dict[Value, Node], only_user: OnlyUser) -> Node | None:
+def _sum(add: OnnxNode, made_by: dict[OnnxValue, OnnxNode], only_user: OnlyUser) -> OnnxNode | None:
     operands = [_dequantized(v, made_by) for v in add.inputs]
     last = _quantized(add, only_user)
     if last is None or not all(d is not None and _scalar(d.input(1)) for d in operands):
         return None
     a, b = (d for d in operands if d is not None)
-    y, zero, given = last[-1], last[-1].input(2), a.input(0)
-    if a is b or zero is None or given is None or zero.dtype != given.dtype:
+    y, zero, x = last[-1], last[-1].input(2), a.input(0)
+    if a is b or zero is None or x is None or zero.dtype != x.dtype:
         return None
     parts = [d for d in (a, b) if only_user(d, ("Add",)) is add]
     values = (*_triple(a), *_triple(b), y.input(1), zero)
-    return Node("QLinearAdd", "com.microsoft", 1, values, y.outputs, {}, add.name,
-                (*parts, add, *last))
+    return OnnxNode("QLinearAdd", "com.microsoft", 1, values, y.outputs, {}, add.name,
+                    (*parts, add, *last))
 
 
-def is_product(gemm: Node, is_bias: Callable[[Value, Value | None], bool]) -> bool:
+def is_product(gemm: OnnxNode, is_bias: Callable[[OnnxValue, OnnxValue | None], bool]) -> bool:
     """Whether a Gemm is a product of A as it is, and C as a bias."""
     read, c = gemm.attributes.get, gemm.input(2)
     return not read("transA", 0) and read("alpha", 1.0) == 1 and (
         c is None or (read("beta", 1.0) == 1 and is_bias(c, gemm.outputs[0])))
 
 
-def _constant(dequantize: Node) -> np.ndarray | None:
+def _constant(dequantize: OnnxNode) -> np.ndarray | None:
     value = dequantize.input(0)
     return None if value is None else value.constant
 
 
-def _dequantized(value: Value | None, made_by: dict[Value, Node]) -> Node | None:
+def _dequantized(value: OnnxValue | None, made_by: dict[OnnxValue, OnnxNode]) -> OnnxNode | None:
     """The DequantizeLinear of a value, if it converts bytes with scales along at most one axis."""
     maker = None if value is None else made_by.get(value)
     if maker is None or maker.label != "DequantizeLinear" or maker.attributes.get("block_size", 0):
         return None
-    given, scale = maker.input(0), maker.input(1)
-    fits = given is not None and given.dtype in _BYTES and given.shape is not None and (
+    x, scale = maker.input(0), maker.input(1)
+    fits = x is not None and x.dtype in _BYTES and x.shape is not None and (
         scale is not None and scale.dtype == _SINGLE and scale.shape is not None)
     return maker if fits and maker.input(2) is not None else None
 
 
-def _scalar(value: Value | None) -> bool:
+def _scalar(value: OnnxValue | None) -> bool:
     return value is not None and value.shape is not None and all(n == 1 for n in value.shape)
 
 
-def _scales(w: Node, axis: int) -> bool:
+def _scales(w: OnnxNode, axis: int) -> bool:
     """Whether there is one scale, or one for each output channel."""
-    scale, given = w.input(1), w.input(0)
+    scale, x = w.input(1), w.input(0)
     if _scalar(scale):
         return True
-    rank = len(given.shape) if given is not None and given.shape is not None else 0
+    rank = len(x.shape) if x is not None and x.shape is not None else 0
     named = w.attributes.get("axis", 1)
     # In a stack of matrices, each matrix would have one.
     return named % max(rank, 1) == axis and (axis == 0 or rank == 2)
 
 
-def _sums(maker: Node, x: Node, w: Node) -> Value | None:
+def _sums(maker: OnnxNode, x: OnnxNode, w: OnnxNode) -> OnnxValue | None:
     """An INT32 bias that has the product's scale."""
     values = maker.input(0)
     scales = [v.constant if v is not None else None
@@ -145,7 +145,7 @@ def _sums(maker: Node, x: Node, w: Node) -> Value | None:
     return values if whole and close else None
 
 
-def _quantized(node: Node, only_user: OnlyUser) -> list[Node] | None:
+def _quantized(node: OnnxNode, only_user: OnlyUser) -> list[OnnxNode] | None:
     """QuantizeLinear to bytes with one scale, after a Relu that its clamping replaces."""
     parts = []
     relu = only_user(node, ("Relu",))
@@ -164,11 +164,11 @@ def _quantized(node: Node, only_user: OnlyUser) -> list[Node] | None:
 
 
 def _triple(
-    dequantize: Node, transposed: bool = False
-) -> tuple[Value | None, Value | None, Value | None]:
+    dequantize: OnnxNode, transposed: bool = False
+) -> tuple[OnnxValue | None, OnnxValue | None, OnnxValue | None]:
     """Bytes, scale and zero point; the bytes of a constant matrix ``transposed``, if told."""
     x = dequantize.input(0)
     if transposed and x is not None and x.constant is not None:
         matrix = np.ascontiguousarray(x.constant.T)
-        x = Value(f"{x.name} transposed", x.dtype, matrix.shape, matrix)
+        x = OnnxValue(f"{x.name} transposed", x.dtype, matrix.shape, matrix)
     return x, dequantize.input(1), dequantize.input(2)

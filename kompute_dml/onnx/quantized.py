@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -15,7 +16,8 @@ from ..graph.array import Array
 from ..graph.builder import Builder
 from ..layout import packed_strides
 from . import lowerings, products
-from .graph import Node
+from .gather import gather
+from .graph import OnnxNode
 from .lowerings import Build, Inputs, Seen, dimension, emit_elementwise, given
 
 
@@ -38,12 +40,10 @@ def _optional(inputs: Inputs, index: int) -> Array | None:
     return inputs[index] if index < len(inputs) else None
 
 
-def blocked_weights(node: Node) -> str | None:
+def blocked_weights(node: OnnxNode) -> str | None:
     """Why this MatMulNBits is not supported, or None."""
     if node.attributes.get("bits", 4) not in (4, 8):
         return "elements of neither 4 nor 8 bits"
-    if node.input(4) is not None:
-        return "g_idx, which gives each row of B a block of its own"
     a, zero = node.input(0), node.input(3)
     if zero is not None and zero.dtype != np.uint8 and (a is None or zero.dtype != a.dtype):
         return "zero points that are neither packed as B is nor of A's type"
@@ -52,10 +52,10 @@ def blocked_weights(node: Node) -> str | None:
     return None
 
 
-def matmul_bits(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def matmul_bits(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """MatMulNBits: B's columns are stored as rows of blocks, with a scale and a zero point each."""
     a, b, scales = (given(inputs, i) for i in range(3))
-    zeros, bias = _optional(inputs, 3), _optional(inputs, 5)
+    zeros, groups, bias = (_optional(inputs, i) for i in (3, 4, 5))
     bits, block = node.attributes.get("bits", 4), node.attributes["block_size"]
     k, n = node.attributes["K"], node.attributes["N"]
     blocks = -(-k // block)
@@ -65,12 +65,86 @@ def matmul_bits(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
                           ("zero_points", zeros, n * zero_pitch)):
         if x is not None and x.size != size:
             raise ValidationError(f"expected {name} to have {size} elements, but got {x.size}")
-    weights = _weights(builder, a.dtype, b, scales, zeros, (n, blocks, block), bits)
-    columns = weights.view((k, n), (1, blocks * block))
+    sizes = n, blocks, block
+    if groups is None:
+        weights = in_blocks(builder, a.dtype, b, scales, zeros, sizes, bits)
+    elif groups.size not in (k, blocks * block):
+        raise ValidationError(f"expected g_idx to have {k} elements, but got {groups.size}")
+    else:
+        places = builder.pack(groups).view((k,), (1,))
+        by_row = replace(node, attributes={"axis": 1})
+        weights = _grouped(a.dtype, b, scales, zeros, sizes, bits, k, builder, lambda x: gather(
+            builder, by_row, [x, places])[0])
+    columns = weights.view((k, n), (1, weights.shape[1]))
     return [products.product_of(builder, a, columns, bias)]
 
 
-def _weights(
+def _grouped(
+    dtype: np.dtype[Any], b: Array, scales: Array, zeros: Array | None,
+    sizes: tuple[int, int, int], bits: int, depth: int, builder: Builder,
+    of_rows: Callable[[Array], Array],
+) -> Array:
+    """:func:`in_blocks` of ``depth`` rows of B. Each has a scale and a zero point of its own, which
+    ``of_rows`` takes from those of the blocks."""
+    n, blocks, block = sizes
+    rows = blocks * block
+
+    def numbers(x: Array, count: int) -> Array:
+        """Elements as distances from the middle of their range."""
+        one = builder.constant(np.ones((), dtype)).broadcast_to((n,))
+        return in_blocks(builder, dtype, x, one, None, (n, 1, count), bits)
+
+    x = numbers(b, rows).view((n, depth), (rows, 1))
+    if _is_float(zeros):
+        middle = builder.constant(np.array(1 << bits - 1, dtype))
+        zeros = emit_elementwise(builder, "ELEMENT_WISE_SUBTRACT", [
+            builder.reshape(zeros, (n, blocks)), middle], dtype, {})
+    elif zeros is not None:
+        count = -(-blocks * bits // 8) * 8 // bits
+        zeros = numbers(zeros, count).view((n, blocks), (count, 1))
+    if zeros is not None:
+        x = emit_elementwise(builder, "ELEMENT_WISE_SUBTRACT", [x, of_rows(zeros)], dtype, {})
+    return emit_elementwise(builder, "ELEMENT_WISE_MULTIPLY", [
+        x, of_rows(builder.reshape(scales, (n, blocks)))], dtype, {})
+
+
+def gathered_blocks(node: OnnxNode) -> str | None:
+    """Why this GatherBlockQuantized is not supported, or None."""
+    read, data = node.attributes, node.input(0)
+    if read.get("bits", 4) not in (4, 8):
+        return "elements of neither 4 nor 8 bits"
+    if data is None or data.dtype != np.uint8 or data.shape is None or len(data.shape) != 2:
+        return "data other than a matrix of bytes"
+    if read.get("gather_axis", 0) not in (0, -2) or read.get("quantize_axis", 1) not in (1, -1):
+        return "an axis other than rows to gather, or columns to quantize"
+    scales, zeros = node.input(2), node.input(3)
+    if scales is None or scales.dtype not in (np.float16, np.float32) or (
+            zeros is not None and zeros.dtype != np.uint8):
+        return "scales that are neither FLOAT16 nor FLOAT32, or zero points other than bytes"
+    return None
+
+
+def gather_blocks(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
+    """GatherBlockQuantized: rows of a matrix in blocks, of which only these are dequantized."""
+    data, indices, scales = (given(inputs, i) for i in range(3))
+    zeros = _optional(inputs, 3)
+    bits, block = node.attributes.get("bits", 4), node.attributes.get("block_size", 128)
+    width, blocks = data.shape[1] * 8 // bits, scales.shape[1]
+    if blocks * block != width:
+        raise ValidationError(f"expected blocks of {block} elements in {width}, but got scales of "
+                              f"{blocks}")
+    places = builder.reshape(indices, (indices.size,))
+
+    def rows(x: Array) -> Array:
+        (taken,) = gather(builder, replace(node, attributes={"axis": 0}), [x, places])
+        return builder.pack(taken)
+
+    y = in_blocks(builder, scales.dtype, rows(data), rows(scales),
+                 None if zeros is None else rows(zeros), (indices.size, blocks, block), bits)
+    return [builder.reshape(y, (*indices.shape, width))]
+
+
+def in_blocks(
     builder: Builder, dtype: np.dtype[Any], b: Array, scales: Array, zeros: Array | None,
     sizes: tuple[int, int, int], bits: int,
 ) -> Array:
@@ -81,7 +155,7 @@ def _weights(
         # DEQUANTIZE takes integers. Here it gives distances from the middle of the range.
         each = (n, blocks, 1)
         one = builder.constant(np.ones((), dtype)).broadcast_to((n * blocks,))
-        x = builder.reshape(_weights(builder, dtype, b, one, None, sizes, bits), sizes)
+        x = builder.reshape(in_blocks(builder, dtype, b, one, None, sizes, bits), sizes)
         middle = builder.constant(np.array(1 << bits - 1, dtype))
         zeros = emit_elementwise(builder, "ELEMENT_WISE_SUBTRACT", [
             builder.reshape(zeros, each), middle], dtype, {})
@@ -111,7 +185,7 @@ def _is_float(zeros: Array | None) -> TypeGuard[Array]:
     return zeros is not None and zeros.dtype.kind == "f"
 
 
-def integer_matrices(node: Node) -> str | None:
+def integer_matrices(node: OnnxNode) -> str | None:
     """Why this QGemm is not supported, or None."""
     for index in (0, 3):
         value = node.input(index)
@@ -120,7 +194,7 @@ def integer_matrices(node: Node) -> str | None:
     return None
 
 
-def qgemm(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def qgemm(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """com.microsoft QGemm: A, B and their scales and zero points, C, and those of the output."""
     a, a_scale, a_zero, b, b_scale, b_zero = (_optional(inputs, i) for i in range(6))
     c, y_scale, y_zero = (_optional(inputs, i) for i in range(6, 9))
@@ -152,7 +226,7 @@ def quantization(operator: str) -> Build:
     blocks."""
     whole = lowerings.quantization(f"ELEMENT_WISE_{operator}_LINEAR")
 
-    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    def build(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         block = node.attributes.get("block_size", 0)
         if not block:
             return [*whole(builder, node, inputs)]

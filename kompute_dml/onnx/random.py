@@ -13,14 +13,14 @@ from ..graph.array import Array
 from ..graph.builder import Builder
 from ..layout import packed_strides, product
 from ..lowering.elementwise import float_bits
-from .graph import DTYPES, Node
+from .graph import DTYPES, OnnxNode
 from .lowerings import Build, Inputs, converted, emit_elementwise, given
 
 _SHARE = 2.0**-24
 """float32 holds 24 bits of a word exactly, so numbers are multiples of it."""
 
 
-def _uniform(builder: Builder, node: Node, shape: Sequence[int], stream: int) -> Array:
+def _uniform(builder: Builder, node: OnnxNode, shape: Sequence[int], stream: int) -> Array:
     """Multiples of 2^-24 in [0, 1). The key is the seed's bits, the counter begins with
     ``stream``."""
     seed = float_bits(node.attributes["seed"])
@@ -46,7 +46,7 @@ def _scaled(scale: float, bias: float) -> dict[str, Any]:
     return {"scale_bias": ScaleBias(scale, bias)}
 
 
-def _made(builder: Builder, node: Node, shape: Sequence[int]) -> Array:
+def _made(builder: Builder, node: OnnxNode, shape: Sequence[int]) -> Array:
     read, whole = node.attributes, _uniform(builder, node, shape, 0)
     if "Uniform" in node.op:
         low, high = read.get("low", 0.0), read.get("high", 1.0)
@@ -65,7 +65,7 @@ def _made(builder: Builder, node: Node, shape: Sequence[int]) -> Array:
 def random(like: bool) -> Build:
     """RandomUniform and RandomNormal. ``like``: with the input's shape and type."""
 
-    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    def build(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         shape = given(inputs, 0).shape if like else tuple(node.attributes["shape"])
         default = given(inputs, 0).dtype if like else np.dtype("float32")
         number = node.attributes.get("dtype", 0)
@@ -76,7 +76,7 @@ def random(like: bool) -> Build:
     return build
 
 
-def refusal(node: Node) -> str | None:
+def refusal(node: OnnxNode) -> str | None:
     """Why random numbers are not supported, or None."""
     if "seed" not in node.attributes:
         return "no seed"

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from ..attributes import AxisDirection, ReduceFunction
-from ..errors import UnsupportedError, ValidationError
+from ..errors import ValidationError
 from ..graph.array import Array
 from ..graph.builder import Builder
 from ..layout import packed_strides
-from .graph import Node
+from .graph import OnnxNode
 from .lowerings import Build, Inputs, dimension, given, host, named_axes
 
 
@@ -22,20 +22,17 @@ def _seen(x: Array) -> tuple[Array, Sequence[int], Sequence[int]]:
 
 
 def _of_nothing(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> Any:
-    """ONNX's result of a reduction without elements, which DirectML does not allow."""
+    """ONNX Runtime's result of a reduction without elements, which DirectML does not allow."""
     function = attributes.get("function")
-    if function in (ReduceFunction.LOG_SUM, ReduceFunction.LOG_SUM_EXP):
-        return -np.inf
-    if function in (ReduceFunction.MAX, ReduceFunction.MIN):
-        largest = function is ReduceFunction.MIN
-        if dtype.kind == "f":
-            return np.inf if largest else -np.inf
-        if dtype.kind == "b":
-            return largest
-        return np.iinfo(dtype).max if largest else np.iinfo(dtype).min
-    if function in (None, ReduceFunction.AVERAGE):
-        raise UnsupportedError("without elements there is no mean and no index")
-    return int(function is ReduceFunction.MULTIPLY)
+    if function is None:
+        raise ValidationError("without elements there is no index")
+    least, largest = (-np.inf, np.inf) if dtype.kind == "f" else (False, True) if (
+        dtype.kind == "b") else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    if function in (ReduceFunction.MAX, ReduceFunction.LOG_SUM, ReduceFunction.LOG_SUM_EXP):
+        return least
+    if function is ReduceFunction.MIN:
+        return largest
+    return int(function is ReduceFunction.MULTIPLY)  # 0 is also the mean
 
 
 def reduced(
@@ -58,7 +55,7 @@ def reduced(
 
 
 def reduction(function: ReduceFunction) -> Build:
-    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    def build(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         x = given(inputs, 0)
         axes = named_axes(node, inputs)
         if not axes:
@@ -73,7 +70,7 @@ def reduction(function: ReduceFunction) -> Build:
 def argument(operator: str) -> Build:
     """ArgMin and ArgMax."""
 
-    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    def build(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         direction = (AxisDirection.DECREASING if node.attributes.get("select_last_index", 0)
                      else AxisDirection.INCREASING)
         return reduced(builder, operator, given(inputs, 0), [node.attributes.get("axis", 0)],
@@ -91,7 +88,7 @@ def _one(inputs: Inputs, index: int) -> int:
     return int(values.reshape(-1)[0])
 
 
-def top_k(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def top_k(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x = given(inputs, 0)
     axis = dimension(node.attributes.get("axis", -1), len(x.shape))
     k = node.attributes["k"] if "k" in node.attributes else _one(inputs, 1)
@@ -113,7 +110,7 @@ def top_k(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 def cumulative(operator: str, exclusive: str) -> Build:
     """CumSum and CumProd. ``exclusive`` is DirectML's field."""
 
-    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    def build(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         x = given(inputs, 0)
         axis = dimension(_one(inputs, 1), len(x.shape))
         y = builder.new(x.shape, x.dtype)

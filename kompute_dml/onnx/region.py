@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,21 +14,26 @@ import numpy as np
 
 from ..errors import DmlError, OutOfMemoryError, UnsupportedError, ValidationError
 from ..graph.array import Array, device_type
-from ..graph.builder import Builder, Preparations
-from ..graph.fusion import VIEWS, left_out
+from ..graph.builder import Builder
 from ..graph.memory import aligned
+from ..graph.planner import Preparations
 from ..graph.recorded import Input, RecordedPlan, Resident, Result
+from ..graph.recordings import Places
+from ..graph.switches import disabled
 from ..layout import Ints, packed_strides
 from ..runtime.heap import DEDICATED
+from ..runtime.pipelines import Shader
 from ..runtime.windows import SIZE as WINDOW
 from . import mapping, placement, shapes
-from .graph import Node, Value
+from .graph import OnnxNode, OnnxValue
 
 if TYPE_CHECKING:
     from ..device import Device
 
 MAX_PLANS = 16
 """The most plans of a region. The least recently used one is dropped first."""
+PLANS_SHARE = 16
+"""Plans take at most this part of the device's memory, but for the newest one."""
 _SMALL = 64 << 10
 """The most bytes of a constant that is uploaded with others."""
 _STAND_INS = (1, 256)
@@ -49,7 +55,7 @@ class Constants:
         new = {key: x for key, x in zip(keys, wanted) if key not in self._arrays}
         small = {key: x for key, x in new.items() if x.size and x.nbytes <= _SMALL
                  and device_type(x.dtype).bits >= 8}
-        builder.device._reserve(sum(
+        builder.device.reserve(sum(
             aligned(x.nbytes) for x in new.values() if x.nbytes <= DEDICATED))
         if len(small) > 1:
             for key, array in zip(small, builder.constants([*small.values()])):
@@ -71,8 +77,8 @@ class Region:
     """Nodes that run as one. Safe to use from several threads."""
 
     def __init__(
-        self, device: Device, nodes: Sequence[Node], inputs: Sequence[Value],
-        outputs: Sequence[Value], shared: Constants | None = None,
+        self, device: Device, nodes: Sequence[OnnxNode], inputs: Sequence[OnnxValue],
+        outputs: Sequence[OnnxValue], shared: Constants | None = None,
         rows: placement.Rows | None = None,
     ) -> None:
         """``nodes`` are in an order in which they can run, and :func:`.place` has placed each:
@@ -88,46 +94,142 @@ class Region:
             i for i, value in enumerate(inputs) if value in self._placement.wanted
         ]
         """Inputs whose values a plan depends on."""
-        self._constants: dict[Value, Array] = {}
+        self._alike = {i: users for i in self.host_inputs if (users := self._readers(inputs[i]))}
+        """The nodes that read such an input, if numbers of it may have the same plan."""
+        self._known_limits: dict[tuple[Ints, ...], dict[int, int]] = {}
+        self._kept: set[int] = set()
+        """Inputs whose memory a plan's output has: it makes no difference where they lie."""
+        self._constants: dict[OnnxValue, Array] = {}
         shared = shared or Constants()
         self._upload_constants(shared)
         self._prepared = shared.prepared
         self._plans: OrderedDict[Any, RecordedPlan] = OrderedDict()
         self._lock = threading.Lock()
+        self._shaders: set[Shader] = set()
+        """The shaders of all plans. Their pipelines go with the last region that uses them."""
+        weakref.finalize(
+            self, device.runtime.pipelines.left.append, self._shaders).atexit = False
         self._plan_ahead()
 
     @property
     def label(self) -> str:
         return " ".join(node.label for node in self.nodes)
 
+    def holds(self, value: OnnxValue) -> bool:
+        """Whether it has the values of a constant."""
+        return value in self._constants
+
+    def constant(self, value: OnnxValue) -> np.ndarray:
+        """The values of a constant that it holds."""
+        x = self._constants[value]
+        if x.host is not None or x.storage is None:
+            return np.ascontiguousarray(_seen(x))
+        slot = x.storage.slot()
+        data = self.device.read(slot.allocation, slot.byte_offset, x.size * x.dtype.itemsize)
+        return data.view(x.dtype).reshape(x.shape)
+
     def run(self, inputs: Sequence[Input]) -> list[np.ndarray]:
         """The outputs for contiguous ``inputs``. Raises DmlError."""
         return self.plan(inputs).run(inputs)
 
-    def launch(self, inputs: Sequence[Input], *, anew: bool = False) -> list[Result]:
-        """Start a run, whose results need not leave the device. Raises DmlError."""
-        return self.plan(inputs).launch(inputs, anew=anew)
+    def launch(
+        self, inputs: Sequence[Input], plan: RecordedPlan | None = None,
+        shared: Collection[int] = (), places: Places | None = None,
+    ) -> list[Result | None]:
+        """Start a run, whose results need not leave the device, with the ``plan`` for these inputs.
+        ``shared`` and ``places`` are those of :meth:`.RecordedPlan.launch`. Raises DmlError."""
+        return (plan or self.plan(inputs)).launch(inputs, shared=shared, places=places)
 
     def plan(self, inputs: Sequence[Input]) -> RecordedPlan:
         """The plan for inputs of these sizes. Inputs whose values it depends on are on the host."""
-        given = {i: x for i in self.host_inputs if isinstance(x := inputs[i], np.ndarray)}
+        host_values = {i: x for i in self.host_inputs if isinstance(x := inputs[i], np.ndarray)}
+        shapes = [x.shape for x in inputs]
+        for i, limit in self.limits(shapes).items():
+            if i in host_values and host_values[i].max() <= limit:
+                host_values[i] = np.full_like(host_values[i], limit)
         # Large inputs have transfers of their own.
         resident = [i for i, x in enumerate(inputs)
                     if isinstance(x, Resident) and x.nbytes <= WINDOW]
-        key = (*[x.shape for x in inputs], *[x.tobytes() for x in given.values()], *resident)
         with self._lock:
+            key = self._key(shapes, host_values, resident)
             plan = self._plans.get(key)
             if plan is None:
-                known = {i: x.copy() for i, x in given.items()}
-                plan = self._plans[key] = self._build(
-                    [x.shape for x in inputs], known, resident)
-                if len(self._plans) > MAX_PLANS:
-                    self._plans.popitem(last=False)
+                known = {i: x.copy() for i, x in host_values.items()}
+                plan = self._build(shapes, known, resident)
+                self._kept |= plan.kept.keys()
+                self._plans[self._key(shapes, host_values, resident)] = plan
+                self._drop_plans()
             else:
                 self._plans.move_to_end(key)
         if self._prepared.pending:
             self._prepared.record(self.device)
         return plan
+
+    def _drop_plans(self) -> None:
+        """Drop the least recently used plans where there are too many, or they take too much."""
+        most = self.device.adapter.device_memory // PLANS_SHARE
+        taken = sum(plan.nbytes for plan in self._plans.values())
+        while len(self._plans) > 1 and (len(self._plans) > MAX_PLANS or taken > most):
+            taken -= self._plans.popitem(last=False)[1].nbytes
+
+    def _use(self, shaders: set[Shader]) -> None:
+        runtime = self.device.runtime
+        with runtime.lock:
+            new = shaders - self._shaders
+            runtime.pipelines.use(new)
+            self._shaders |= new
+
+    def settled(
+        self, inputs: Sequence[Input], which: Collection[int], limits: Mapping[int, int]
+    ) -> list[object]:
+        """What a plan depends on of some inputs, whose sizes do not change: equal for inputs of one
+        plan. ``limits`` are those of the sizes."""
+        parts: list[object] = []
+        for i in which:
+            x = inputs[i]
+            if i not in self.host_inputs or not isinstance(x, np.ndarray):
+                parts.append(isinstance(x, Resident))
+            elif i in limits and x.max() <= limits[i]:
+                parts.append(limits[i])
+            else:
+                parts.append(x.tobytes())
+        return parts
+
+    def _key(
+        self, shapes: Sequence[Ints], host_values: dict[int, np.ndarray], resident: Sequence[int]
+    ) -> tuple[Any, ...]:
+        return (*shapes, *[x.tobytes() for x in host_values.values()],
+                *[i for i in resident if i not in self._kept])
+
+    def _readers(self, value: OnnxValue) -> list[OnnxNode]:
+        """The nodes that read an input's numbers, if all are rows that do so on the host."""
+        users = [(node, i) for node in self.nodes for i, v in enumerate(node.inputs) if v is value]
+        rows = self._placement.rows
+        if value in self.outputs or not all(
+                node in rows and i in rows[node].host and node not in self._placement.host
+                for node, i in users):
+            return []
+        return [node for node, _ in users]
+
+    def limits(self, shapes: Sequence[Ints]) -> dict[int, int]:
+        """By input: the number up to which all have the same plan."""
+        if not self._alike:
+            return {}
+        key = tuple(shapes)
+        if (known := self._known_limits.get(key)) is not None:
+            return known
+        sizes = dict(zip(self.inputs, shapes))
+        largest: dict[int, int] = {}
+        for i, nodes in self._alike.items():
+            limits = {self._placement.rows[node].alike(
+                [None if v is None else sizes.get(v, v.shape) for v in node.inputs])
+                for node in nodes}
+            if len(limits) == 1 and (limit := limits.pop()) is not None:
+                largest[i] = limit
+        if len(self._known_limits) >= MAX_PLANS:
+            self._known_limits.clear()
+        self._known_limits[key] = largest
+        return largest
 
     def _upload_constants(self, shared: Constants) -> None:
         """Upload the constants that the device reads."""
@@ -146,7 +248,7 @@ class Region:
             elif value in self._constants:
                 self._constants[value] = replace(self._constants[value], host=value.constant)
 
-    def _device_values(self) -> Iterator[Value]:
+    def _device_values(self) -> Iterator[OnnxValue]:
         """Values that rows and the region's outputs need on the device."""
         for node in self.nodes:
             row = self._placement.rows.get(node)
@@ -163,27 +265,31 @@ class Region:
         for stand_in in _STAND_INS:
             shapes = [tuple(stand_in if n is None else n for n in s or ()) for s in sizes]
             if shapes == sizes:
-                self._plans[tuple(shapes)] = self._build(shapes, {})
+                with contextlib.suppress(OutOfMemoryError):  # the first run says so
+                    self._plans[tuple(shapes)] = self._build(shapes, {})
                 return
             # Without a plan's memory. Substitutes for unknown sizes need not fit together.
             with contextlib.suppress(DmlError):
                 builder = Builder(self.device, self._prepared)
                 builder.lower(*self._emit(builder, shapes, {}))
+                self._use(builder.shaders)
 
     def _build(
         self, shapes: Sequence[Ints], known: dict[int, np.ndarray],
         resident: Collection[int] = (),
     ) -> RecordedPlan:
         builder = Builder(self.device, self._prepared)
-        given, results = self._emit(builder, shapes, known)
-        return builder.finish(given, results, [given[i] for i in resident])
+        inputs, results = self._emit(builder, shapes, known)
+        plan = builder.finish(inputs, results, [inputs[i] for i in resident])
+        self._use(builder.shaders)
+        return plan
 
     def _emit(
         self, builder: Builder, shapes: Sequence[Ints], known: dict[int, np.ndarray]
     ) -> tuple[list[Array], list[Array]]:
         """Add the operators of all nodes. Returns the arrays of inputs and outputs."""
         arrays = dict(self._constants)
-        given = []
+        inputs = []
         for i, (value, shape) in enumerate(zip(self.inputs, shapes)):
             if value.dtype is None:
                 raise ValidationError(f"input {value.name!r} has no data type that this reads")
@@ -192,14 +298,14 @@ class Region:
             except OutOfMemoryError as error:
                 raise OutOfMemoryError(f"input {value.name!r}: {error}") from None
             arrays[value] = array
-            given.append(array)
+            inputs.append(array)
         for node in self.nodes:
             self._add(builder, node, arrays)
         for value in self.outputs:
             _upload(builder, value, arrays)
-        return given, [arrays[v] for v in self.outputs]
+        return inputs, [arrays[v] for v in self.outputs]
 
-    def _add(self, builder: Builder, node: Node, arrays: dict[Value, Array]) -> None:
+    def _add(self, builder: Builder, node: OnnxNode, arrays: dict[OnnxValue, Array]) -> None:
         builder.label = f"{node.label} {node.name!r}"
         try:
             results = self._evaluated(node, arrays) or self._built(builder, node, arrays)
@@ -217,7 +323,7 @@ class Region:
             if value is not None:
                 arrays[value] = array
 
-    def _evaluated(self, node: Node, arrays: dict[Value, Array]) -> Sequence[Array] | None:
+    def _evaluated(self, node: OnnxNode, arrays: dict[OnnxValue, Array]) -> Sequence[Array] | None:
         """The node's outputs on the host, if it knows the inputs and the device is not needed."""
         if node not in self._placement.host:
             return None
@@ -231,7 +337,7 @@ class Region:
         return [_on_host(y) for y in results]
 
     def _built(
-        self, builder: Builder, node: Node, arrays: dict[Value, Array]
+        self, builder: Builder, node: OnnxNode, arrays: dict[OnnxValue, Array]
     ) -> Sequence[Array]:
         row = self._placement.rows.get(node)
         if row is None:
@@ -239,10 +345,10 @@ class Region:
         for i, value in enumerate(node.inputs):
             if value is not None and i not in row.host:
                 _upload(builder, value, arrays)
-        made = row.build(builder, node, [None if v is None else arrays[v] for v in node.inputs])
-        if node.op in _VIEWS and VIEWS in left_out():
-            return [builder.copy(y) for y in made]
-        return made
+        outputs = row.build(builder, node, [None if v is None else arrays[v] for v in node.inputs])
+        if node.op in _VIEWS and "view_propagation" in disabled():
+            return [builder.copy(y) for y in outputs]
+        return outputs
 
 
 _VIEWS = ("Slice", "Split", "Transpose", "Expand", "Tile")
@@ -259,7 +365,7 @@ def _seen(x: Array) -> np.ndarray:
     return np.broadcast_to(x.dtype.type(0), x.shape) if x.host is None else x.host
 
 
-def _upload(builder: Builder, value: Value, arrays: dict[Value, Array]) -> None:
+def _upload(builder: Builder, value: OnnxValue, arrays: dict[OnnxValue, Array]) -> None:
     """Upload a value that only the host has."""
     x = arrays[value]
     if x.host is not None and x.storage is None and x.size:

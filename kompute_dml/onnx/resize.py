@@ -1,14 +1,21 @@
 """How Resize and Upsample lower: RESAMPLE, or products with matrices of weights.
 
-DirectML has nearest and linear interpolation. Cubic interpolation, antialiasing and crops are a
-product with a constant matrix along each resized dimension: row i holds the weights of the
-elements that output i is made of.
+DirectML has nearest and linear interpolation of up to four dimensions. Cubic interpolation,
+antialiasing and crops are a product with a constant matrix along each resized dimension: row i
+holds the weights of the elements that output i is made of. Nearest elements of more dimensions, and
+of crops, are gathered along one after another.
+
+Coordinates are exact (lowering/coordinates.py). ONNX Runtime's CPU provider and ONNX's reference
+round the scale and each step: they may take the element beside one that lies at a whole coordinate,
+or half-way.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -18,15 +25,23 @@ from ..errors import ValidationError
 from ..graph.array import Array
 from ..graph.builder import Builder
 from ..layout import product
-from .graph import Node
+from ..lowering.coordinates import DOWN, UP, Line, ratio
+from .gather import gather
+from .graph import OnnxNode
 from .lowerings import Inputs, converted, dimension, emit_elementwise, given, host, seen
 from .products import product_of
 
 _FLOAT = np.dtype("float32")
 _FLT_MAX = float(np.finfo(np.float32).max)
+_MOST_DIMENSIONS = 4
+"""Of RESAMPLE2."""
+_OFF_BY_A_HALF = "tf_half_pixel_for_nn"
+"""The transformation that moves an unchanged dimension of images. ONNX Runtime copies those."""
+_NEAREST = {"round_prefer_floor": (-0.5, UP), "round_prefer_ceil": (0.5, DOWN),
+            "floor": (0.0, DOWN), "ceil": (0.0, UP)}
 
 
-def refusal(node: Node) -> str | None:
+def refusal(node: OnnxNode) -> str | None:
     """Why a Resize or Upsample is not served, or None."""
     mode = node.attributes.get("mode", "nearest")
     if mode not in ("nearest", "linear", "bilinear", "cubic"):
@@ -34,7 +49,7 @@ def refusal(node: Node) -> str | None:
     return None
 
 
-def _resized(node: Node, inputs: Inputs, x: Array) -> tuple[list[int], list[float]]:
+def _resized(node: OnnxNode, inputs: Inputs, x: Array) -> tuple[list[int], list[float]]:
     """Sizes and scales of all dimensions."""
     rank = len(x.shape)
     if _is_old(node):
@@ -69,26 +84,27 @@ def _resized(node: Node, inputs: Inputs, x: Array) -> tuple[list[int], list[floa
     return sizes, factors
 
 
-def _is_old(node: Node) -> bool:
+def _is_old(node: OnnxNode) -> bool:
     """Whether it is from before Resize got modes of coordinates and rounding."""
     return node.op == "Upsample" or node.since < 11
 
 
-def _transformation(node: Node) -> str:
+def _transformation(node: OnnxNode) -> str:
     mode = "asymmetric" if _is_old(node) else "half_pixel"
     return str(node.attributes.get("coordinate_transformation_mode", mode))
 
 
-def _rounding(node: Node) -> str:
+def _rounding(node: OnnxNode) -> tuple[float, int]:
+    """What is added to a coordinate, and how the sum is rounded to the nearest element."""
     mode = "floor" if _is_old(node) else "round_prefer_floor"
-    return str(node.attributes.get("nearest_mode", mode))
+    return _NEAREST[str(node.attributes.get("nearest_mode", mode))]
 
 
-def _axes(node: Node, rank: int) -> list[int]:
+def _axes(node: OnnxNode, rank: int) -> list[int]:
     return [dimension(a, rank) for a in node.attributes.get("axes", range(rank))]
 
 
-def _scales(node: Node) -> Any:
+def _scales(node: OnnxNode) -> Any:
     """Of Upsample, as attributes: those of a plane's sides in version 1."""
     read = node.attributes
     return read["scales"] if node.since > 1 else (1, 1, read["height_scale"], read["width_scale"])
@@ -104,7 +120,7 @@ def _coordinates(mode: str, size: int, out: int, scale: float) -> tuple[float, f
         return scale, 0.0, 0.0
     if mode == "pytorch_half_pixel" and out == 1:
         return _FLT_MAX, 0.0, 0.0
-    if mode == "tf_half_pixel_for_nn":
+    if mode == _OFF_BY_A_HALF:
         return scale, 0.0, -0.5
     offset = 0.0
     if mode == "half_pixel_symmetric":
@@ -112,7 +128,7 @@ def _coordinates(mode: str, size: int, out: int, scale: float) -> tuple[float, f
     return scale, 0.5 - offset, -0.5
 
 
-def resize(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def resize(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x = given(inputs, 0)
     sizes, factors = _resized(node, inputs, x)
     if not product(sizes):
@@ -122,44 +138,41 @@ def resize(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     mode = _transformation(node)
     kind = node.attributes.get("mode", "nearest")
     region = _region(node, inputs, x)
-    if kind == "cubic" or region is not None or (
-            kind == "linear" and node.attributes.get("antialias", 0)):
-        return [_weighted(builder, node, x, sizes, factors, region)]
     linear = kind != "nearest"
-    rounding = _rounding(node)
-    shift = 0.0 if linear else {"round_prefer_floor": 0.5, "round_prefer_ceil": -0.5}.get(
-        rounding, 0.0)
-    upwards = rounding in ("round_prefer_floor", "ceil")
+    if kind == "cubic" or (linear and (region is not None or node.attributes.get("antialias", 0))):
+        return [_weighted(builder, node, x, sizes, factors, region)]
+    added, rounding = (0.0, DOWN) if linear else _rounding(node)
     # Unchanged dimensions are merged, because DirectML takes four.
     dims: list[tuple[int, int, tuple[float, float, float]]] = []
     same = (1.0, 0.0, 0.0)
-    for n, out, factor in zip(x.shape, sizes, factors):
-        if n == out and factor == 1.0:
+    for d, (n, out, factor) in enumerate(zip(x.shape, sizes, factors)):
+        if n == out and factor == 1.0 and not (not linear and d > 1 and mode == _OFF_BY_A_HALF):
             if dims and dims[-1][2] == same:
                 dims[-1] = (dims[-1][0] * n, dims[-1][1] * n, same)
             elif n != 1:
                 dims.append((n, n, same))
         else:
             scale, in_offset, out_offset = _coordinates(mode, n, out, factor)
-            dims.append((n, out, (scale, in_offset + shift, out_offset)))
-    if len(dims) > 4:
-        return [_weighted(builder, node, x, sizes, factors, region)]
+            dims.append((n, out, (scale, in_offset - added, out_offset)))
+    if region is not None or len(dims) > _MOST_DIMENSIONS:
+        kernel = _weighted if linear else _gathered
+        return [kernel(builder, node, x, sizes, factors, region)]
     y = builder.new(sizes, x.dtype)
     dims = dims or [(1, 1, same)]
     flat = builder.reshape(x, [d[0] for d in dims])
-    made = builder.reshape(y, [d[1] for d in dims])
+    y_view = builder.reshape(y, [d[1] for d in dims])
     attributes: Mapping[str, Any] = dict(
         interpolation_mode=InterpolationMode.LINEAR if linear
         else InterpolationMode.NEAREST_NEIGHBOR,
-        rounding_direction=AxisDirection.INCREASING if upwards else AxisDirection.DECREASING,
+        rounding_direction=AxisDirection.INCREASING if rounding == UP else AxisDirection.DECREASING,
         scales=tuple(d[2][0] for d in dims), input_pixel_offsets=tuple(d[2][1] for d in dims),
         output_pixel_offsets=tuple(d[2][2] for d in dims))
-    builder.emit("RESAMPLE2", {"input_tensor": seen(flat), "output_tensor": seen(made)},
+    builder.emit("RESAMPLE2", {"input_tensor": seen(flat), "output_tensor": seen(y_view)},
                  **attributes)
     return [y]
 
 
-def _region(node: Node, inputs: Inputs, x: Array) -> np.ndarray | None:
+def _region(node: OnnxNode, inputs: Inputs, x: Array) -> np.ndarray | None:
     """A crop's first and last point in each dimension, as parts of its size."""
     if _transformation(node) != "tf_crop_and_resize":
         return None
@@ -171,33 +184,59 @@ def _region(node: Node, inputs: Inputs, x: Array) -> np.ndarray | None:
     return region
 
 
-def _weighted(
-    builder: Builder, node: Node, x: Array, sizes: list[int], factors: list[float],
+def _changed(
+    x: Array, sizes: list[int], factors: list[float], region: np.ndarray | None
+) -> list[int]:
+    """The dimensions that change, those first that leave the fewest elements."""
+    return [d for d in sorted(range(len(sizes)), key=lambda d: sizes[d] / x.shape[d])
+            if sizes[d] != x.shape[d] or factors[d] != 1
+            or (region is not None and tuple(region[:, d]) != (0, 1))]
+
+
+def _gathered(
+    builder: Builder, node: OnnxNode, x: Array, sizes: list[int], factors: list[float],
     region: np.ndarray | None,
 ) -> Array:
-    """A product along each dimension that changes. The smallest results are made first."""
+    """The nearest elements, along one dimension after another."""
+    added, rounding = _rounding(node)
+    inside: Any = np.ones((1,) * len(sizes), bool)
+    for d in _changed(x, sizes, factors, region):
+        n = x.shape[d]
+        line = _line(node, n, sizes[d], factors[d], region, d)
+        inside = inside & _within(line, n, sizes, d, region)
+        indices = builder.constant(
+            line.moved(Fraction(added)).rounded(rounding).floors(sizes[d], n))
+        (x,) = gather(builder, replace(node, attributes={"axis": d}), [x, indices])
+    if not inside.all():
+        outside = np.array(node.attributes.get("extrapolation_value", 0.0)).astype(x.dtype)
+        x = emit_elementwise(builder, "ELEMENT_WISE_IF", [
+            builder.constant(inside), x, builder.constant(outside)], x.dtype, {})
+    return x
+
+
+def _weighted(
+    builder: Builder, node: OnnxNode, x: Array, sizes: list[int], factors: list[float],
+    region: np.ndarray | None,
+) -> Array:
+    """A product along each dimension that changes."""
     dtype = x.dtype
     x = converted(builder, x, _FLOAT)
     inside: Any = np.ones((1,) * len(sizes), bool)
-    for d in sorted(range(len(sizes)), key=lambda d: sizes[d] / x.shape[d]):
-        if sizes[d] == x.shape[d] and factors[d] == 1 and (
-                region is None or tuple(region[:, d]) == (0, 1)):
-            continue
-        points = _points(node, x.shape[d], sizes[d], factors[d], region, d)
-        matrix = _matrix(node, points, x.shape[d], factors[d])
-        if region is not None:
-            within = (points >= 0) & (points <= x.shape[d] - 1)
-            matrix[~within] = 0
-            inside = inside & within.reshape([-1 if e == d else 1 for e in range(len(sizes))])
+    for d in _changed(x, sizes, factors, region):
+        line = _line(node, x.shape[d], sizes[d], factors[d], region, d)
+        within = _within(line, x.shape[d], sizes, d, region)
+        matrix = _matrix(node, line.places(sizes[d]), x.shape[d], factors[d])
+        matrix[~within.reshape(-1)] = 0
+        inside = inside & within
         before, after = x.shape[:d], x.shape[d + 1 :]
         weights = builder.constant(matrix.astype(_FLOAT))
         if product(after) == 1:
             rows = builder.reshape(x, (product(before), x.shape[d]))
-            made = product_of(builder, rows, weights.transpose((1, 0)))
+            weighted = product_of(builder, rows, weights.transpose((1, 0)))
         else:
             planes = builder.reshape(x, (product(before), x.shape[d], product(after)))
-            made = product_of(builder, weights, planes)
-        x = builder.reshape(made, (*before, sizes[d], *after))
+            weighted = product_of(builder, weights, planes)
+        x = builder.reshape(weighted, (*before, sizes[d], *after))
     outside = float(node.attributes.get("extrapolation_value", 0.0))
     if outside and not inside.all():
         added = builder.constant(np.where(inside, 0.0, outside).astype(_FLOAT))
@@ -207,49 +246,49 @@ def _weighted(
     return converted(builder, x, dtype)
 
 
-def _points(
-    node: Node, size: int, out: int, factor: float, region: np.ndarray | None, d: int
+def _line(
+    node: OnnxNode, size: int, out: int, factor: float, region: np.ndarray | None, d: int
+) -> Line:
+    """The input's coordinates of the outputs of dimension ``d``."""
+    if region is None:
+        return Line.of_scale(
+            size, out, *_coordinates(_transformation(node), size, out, factor))
+    first, last = (ratio(float(v)) * (size - 1) for v in region[:, d])
+    if out > 1:
+        return Line.through(first, (last - first) / (out - 1))
+    return Line.through((first + last) / 2, Fraction(1))
+
+
+def _within(
+    line: Line, size: int, sizes: list[int], d: int, region: np.ndarray | None
 ) -> np.ndarray:
-    """The input's coordinate of each output of dimension ``d``."""
-    i = np.arange(out, dtype=float)
-    if region is not None:
-        first, last = region[:, d] * (size - 1)
-        return first + i * (last - first) / (out - 1) if out > 1 else i + (first + last) / 2
-    scale, in_offset, out_offset = _coordinates(_transformation(node), size, out, factor)
-    return (i - out_offset) / scale - in_offset
+    """Which outputs along dimension ``d`` of ``sizes`` lie inside of the input: of crops."""
+    places = line.places(sizes[d])
+    within = (places >= 0) & (places <= size - 1) if region is not None else np.ones(
+        sizes[d], bool)
+    return within.reshape([-1 if e == d else 1 for e in range(len(sizes))])
 
 
-def _matrix(node: Node, points: np.ndarray, size: int, factor: float) -> np.ndarray:
+def _matrix(node: OnnxNode, points: np.ndarray, size: int, factor: float) -> np.ndarray:
     """The weights of ``size`` elements at each of the points, as onnx's reference defines them."""
-    kind = node.attributes.get("mode", "nearest")
+    cubic = node.attributes.get("mode") == "cubic"
     excludes = node.attributes.get("exclude_outside", 0)
     matrix = np.zeros((len(points), size))
     rows = np.arange(len(points))
-    if kind == "nearest":
-        at = _NEAREST[_rounding(node)](points)
-        matrix[rows, np.clip(at, 0, size - 1).astype(int)] = 1
-        return matrix
     smooths = node.attributes.get("antialias", 0)
     narrow = min(factor, 1.0) if smooths else 1.0
-    reach = math.ceil((2 if kind == "cubic" else 1) / narrow)
+    reach = math.ceil((2 if cubic else 1) / narrow)
     first = np.floor(points).astype(int)
     at = first[:, None] + np.arange(1 - reach, reach + 1)
     distance = np.abs(at - points[:, None]) * narrow
     weights = (_cubic(distance, float(node.attributes.get("cubic_coeff_a", -0.75)))
-               if kind == "cubic" else np.maximum(1 - distance, 0))
+               if cubic else np.maximum(1 - distance, 0))
     if excludes:
         weights[(at < 0) | (at >= size)] = 0
     if smooths or excludes:
         weights /= weights.sum(1, keepdims=True)
     np.add.at(matrix, (rows[:, None], np.clip(at, 0, size - 1)), weights)
     return matrix
-
-
-_NEAREST: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
-    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
-    "floor": np.floor, "ceil": np.ceil,
-}
 
 
 def _cubic(x: np.ndarray, a: float) -> np.ndarray:

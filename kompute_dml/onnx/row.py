@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from ..graph.array import device_type
 from ..graph.builder import supported
 from ..operators import base
 from . import lowerings
-from .graph import Node, Value
+from .graph import OnnxNode, OnnxValue
 
 if TYPE_CHECKING:
     from ..device import Device
@@ -27,7 +27,8 @@ FOLDED = (1, 6, 8, 12, 13)
 TWO = ("ATensor", "BTensor")
 COPY = "ELEMENT_WISE_IDENTITY"
 """The operator of views: it copies those that leave a region."""
-Refusal = Callable[[Node], "str | None"]
+Refusal = Callable[[OnnxNode], "str | None"]
+Alike = Callable[[Sequence["Sequence[int | None] | None"]], "int | None"]
 WITHOUT_EFFECT: dict[str, object] = {
     "left_window_size": -1, "right_window_size": -1,
     "qk_norm_epsilon": 9.999999974752427e-07,  # 1e-6, as a float32
@@ -55,6 +56,9 @@ class Mapping:
     """Supported attributes. Nodes with others are refused."""
     host: tuple[int, ...] = ()
     """Inputs whose values the plan depends on, so that the host must know them."""
+    alike: Alike = lambda sizes: None
+    """What takes the sizes of all inputs, as far as they are known, to the most that a number of an
+    input in ``host`` may be with the same plan. None if each number has a plan of its own."""
     refuses: Refusal = lambda node: None
     """Why this mapping refuses the node, or None."""
     multiplies: bool = False
@@ -65,7 +69,7 @@ class Mapping:
     """The DirectML tensor of each output, if its type differs from the table's."""
     any_size: bool = False
     """Whether a device serves all valid nodes of the same types, ranks and attributes, or none."""
-    repetition: Callable[[Node], float] = lambda node: 1.0
+    repetition: Callable[[OnnxNode], float] = lambda node: 1.0
     """How many times as much the device multiplies as the CPU."""
 
     @property
@@ -73,7 +77,7 @@ class Mapping:
         """Whether it computes nothing."""
         return self.operator == COPY
 
-    def refusal(self, node: Node, device: Device) -> str | None:
+    def refusal(self, node: OnnxNode, device: Device) -> str | None:
         """Why this mapping refuses ``node`` on ``device``, or None."""
         if node.since not in self.since:
             return f"version {node.since} of the operator is not known, only {self.since}"
@@ -84,7 +88,7 @@ class Mapping:
             return f"attribute {', '.join(sorted(unknown))} is not understood"
         return self.refuses(node) or self._refuses_types(node, device)
 
-    def _refuses_types(self, node: Node, device: Device) -> str | None:
+    def _refuses_types(self, node: OnnxNode, device: Device) -> str | None:
         name = "DML_OPERATOR_" + self.operator
         entry = spec.operator(name)
         if name not in base.definitions():
@@ -92,16 +96,17 @@ class Mapping:
         if supported(device, name, entry.tensors[0].name) is None:
             return f"{name} needs feature level {entry.introduced}, not {device.feature_level}"
         tensors = entry.support_at(device.feature_level, self.function) or {}
-        most = device._runtime.engine.max_buffer
+        newest = entry.support_at(max(spec.FeatureLevel), self.function) or {}
+        most = device.runtime.engine.max_buffer
         for i, value in enumerate(node.inputs):
             if value is not None:
                 field = None if i in self.host else self._input_field(i)
-                if reason := _refuses_value(value, field, tensors, most):
+                if reason := _refuses_value(value, field, tensors, newest, most):
                     return f"input {i}: {reason}"
         for i, value in enumerate(node.outputs):
             if value is not None:
                 field = self._output_field(i)
-                if reason := _refuses_value(value, field, tensors, most):
+                if reason := _refuses_value(value, field, tensors, newest, most):
                     return f"output {i}: {reason}"
         return None
 
@@ -118,24 +123,27 @@ class Mapping:
 
 
 def _refuses_value(
-    value: Value, field: str | None, tensors: dict[str, spec.TensorSupport], most: int
+    value: OnnxValue, field: str | None, tensors: dict[str, spec.TensorSupport],
+    newest: dict[str, spec.TensorSupport], most: int,
 ) -> str | None:
-    """``most`` is the largest buffer of the device, in bytes."""
+    """``tensors`` are what the device's feature level supports, ``newest`` what the newest does.
+    ``most`` is the largest buffer of the device, in bytes."""
     if value.dtype is None:
         return f"{value.name!r} is not a tensor of a type that DirectML has"
     if value.shape is not None and len(value.shape) > MAX_DIMENSIONS:
         return f"{value.name!r} has more than {MAX_DIMENSIONS} dimensions"
     if value.nbytes > most:
         return f"{value.name!r} takes {value.nbytes} bytes, of {most} in a buffer at most"
-    if field in tensors and device_type(value.dtype) not in tensors[field].data_types:
-        return f"{field} cannot be {device_type(value.dtype)} at this feature level"
+    if field in tensors and (kind := device_type(value.dtype)) not in tensors[field].data_types:
+        older = field in newest and kind in newest[field].data_types
+        return f"{field} cannot be {kind} at {'this' if older else 'any'} feature level"
     return None
 
 
 # What several modules of rows use
 
 
-def same_types(node: Node) -> str | None:
+def same_types(node: OnnxNode) -> str | None:
     dtypes = {v.dtype for v in node.inputs if v is not None}
     return None if len(dtypes) == 1 else "the inputs differ in data type"
 
@@ -143,14 +151,23 @@ def same_types(node: Node) -> str | None:
 def only(name: str, value: object, default: object) -> Refusal:
     """Refuse nodes with another value of an attribute."""
 
-    def refuses(node: Node) -> str | None:
+    def refuses(node: OnnxNode) -> str | None:
         got = node.attributes.get(name, default)
         return None if got == value else f"{name}={got!r}"
 
     return refuses
 
 
-def quantization(node: Node) -> str | None:
+def only_not(name: str, value: object, default: object) -> Refusal:
+    """Refuse nodes with this value of an attribute."""
+
+    def refuses(node: OnnxNode) -> str | None:
+        return f"{name}={value!r}" if node.attributes.get(name, default) == value else None
+
+    return refuses
+
+
+def quantization(node: OnnxNode) -> str | None:
     if node.attributes.get("precision", 0) not in (0, FLOAT):
         return "a quotient in another precision than float32"
     scale = node.input(1)

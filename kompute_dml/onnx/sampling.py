@@ -14,7 +14,7 @@ from ..graph.array import Array
 from ..graph.builder import Builder
 from ..layout import packed_strides, product
 from . import gather, movement
-from .graph import Node
+from .graph import OnnxNode
 from .lowerings import Inputs, converted, emit_elementwise, given
 
 _FLOAT, _INDEX = np.dtype("float32"), np.dtype("int32")
@@ -25,7 +25,7 @@ _KEYS = -0.75
 """The free coefficient of the cubic kernel."""
 
 
-def refusal(node: Node) -> str | None:
+def refusal(node: OnnxNode) -> str | None:
     """Why a GridSample is not served, or None."""
     padding = node.attributes.get("padding_mode", "zeros")
     if _mode(node) not in _NEIGHBOURS or padding not in ("zeros", "border", "reflection"):
@@ -33,12 +33,12 @@ def refusal(node: Node) -> str | None:
     return None
 
 
-def _mode(node: Node) -> str:
+def _mode(node: OnnxNode) -> str:
     mode = node.attributes.get("mode", "linear")
     return _NAMES.get(mode, mode)
 
 
-def grid_sample(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+def grid_sample(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x, grid = given(inputs, 0), given(inputs, 1)
     (batches, channels, *sizes), mode = x.shape, _mode(node)
     if len(grid.shape) != len(x.shape) or grid.shape[0] != batches or (
@@ -96,7 +96,7 @@ def grid_sample(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 class _Axis:
     """Points along one dimension: each one's neighbours and what they weigh."""
 
-    def __init__(self, builder: Builder, node: Node, at: Array, size: int) -> None:
+    def __init__(self, builder: Builder, node: OnnxNode, at: Array, size: int) -> None:
         read = node.attributes.get
         self._builder, self._size, mode = builder, size, _mode(node)
         self.padding = read("padding_mode", "zeros")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ValidationError
-from .graph import DTYPES, Node, Value
+from .graph import DTYPES, OnnxNode, OnnxValue
 
 HOST_BYTES = 4 << 10
 """The most bytes of a constant of which the host keeps a copy: sizes, axes and bounds are small."""
@@ -21,10 +21,10 @@ LARGE = 1 << 20
 """The most elements that the host computes if a row can compute them on the device."""
 
 Arrays = Sequence["np.ndarray | None"]
-Evaluator = Callable[[Node, Arrays], Any]
+Evaluator = Callable[[OnnxNode, Arrays], Any]
 
 
-def can(node: Node) -> bool:
+def can(node: OnnxNode) -> bool:
     """Whether the host can evaluate such a node."""
     return (
         not node.domain and node.op in _EVALUATORS
@@ -33,15 +33,16 @@ def can(node: Node) -> bool:
     )
 
 
-def reads(node: Node) -> list[Value]:
+def reads(node: OnnxNode) -> list[OnnxValue]:
     """The inputs whose values an evaluation needs."""
     return [] if node.op in _OF_SIZES else [value for value in node.inputs if value is not None]
 
 
-def evaluate(node: Node, inputs: Arrays) -> list[np.ndarray]:
+def evaluate(node: OnnxNode, inputs: Arrays) -> list[np.ndarray]:
     """The node's outputs. An input may hold any values if only its shape counts."""
     try:
-        results = _EVALUATORS[node.op](node, inputs)
+        with np.errstate(all="ignore"):  # quotients by 0 are infinite, as on the device
+            results = _EVALUATORS[node.op](node, inputs)
     except ZeroDivisionError:
         raise ValidationError("an integer is divided by 0") from None
     return [np.asarray(y) for y in (results if isinstance(results, list) else [results])]
@@ -54,21 +55,21 @@ def _given(inputs: Arrays, index: int) -> np.ndarray:
     return x
 
 
-def _numbers(node: Node, inputs: Arrays, index: int, name: str) -> list[int] | None:
+def _numbers(node: OnnxNode, inputs: Arrays, index: int, name: str) -> list[int] | None:
     """Whole numbers from an input, or in older versions from an attribute."""
     x = inputs[index] if index < len(inputs) else None
     values = node.attributes.get(name) if x is None else x.reshape(-1).tolist()
     return None if values is None else [int(n) for n in values]
 
 
-def _shape(node: Node, inputs: Arrays) -> np.ndarray:
+def _shape(node: OnnxNode, inputs: Arrays) -> np.ndarray:
     sizes = _given(inputs, 0).shape
     begin, end = node.attributes.get("start", 0), node.attributes.get("end", len(sizes))
     return np.array(sizes[begin:end], np.int64)
 
 
 def _binary(function: Callable[..., Any]) -> Evaluator:
-    def evaluator(node: Node, inputs: Arrays) -> Any:
+    def evaluator(node: OnnxNode, inputs: Arrays) -> Any:
         return function(_given(inputs, 0), _given(inputs, 1))
 
     return evaluator
@@ -79,7 +80,7 @@ def _unary(function: Callable[..., Any]) -> Evaluator:
 
 
 def _folded(function: Callable[..., Any]) -> Evaluator:
-    def evaluator(node: Node, inputs: Arrays) -> Any:
+    def evaluator(node: OnnxNode, inputs: Arrays) -> Any:
         result = _given(inputs, 0)
         for i in range(1, len(inputs)):
             result = function(result, _given(inputs, i))
@@ -97,7 +98,7 @@ def _divide(a: np.ndarray, b: np.ndarray) -> Any:
     return np.where((a < 0) == (b < 0), quotient, -quotient).astype(a.dtype)
 
 
-def _modulus(node: Node, inputs: Arrays) -> Any:
+def _modulus(node: OnnxNode, inputs: Arrays) -> Any:
     a, b = _given(inputs, 0), _given(inputs, 1)
     if a.dtype.kind != "f" and not b.all():
         raise ZeroDivisionError
@@ -108,16 +109,16 @@ def _power(a: np.ndarray, b: np.ndarray) -> Any:
     return np.power(a, b.astype(a.dtype)).astype(a.dtype)
 
 
-def _cast(node: Node, inputs: Arrays) -> np.ndarray:
+def _cast(node: OnnxNode, inputs: Arrays) -> np.ndarray:
     return _given(inputs, 0).astype(DTYPES[node.attributes["to"]])
 
 
-def _gather(node: Node, inputs: Arrays) -> Any:
+def _gather(node: OnnxNode, inputs: Arrays) -> Any:
     axis = node.attributes.get("axis", 0)
     return np.take(_given(inputs, 0), _given(inputs, 1), axis)
 
 
-def _concat(node: Node, inputs: Arrays) -> np.ndarray:
+def _concat(node: OnnxNode, inputs: Arrays) -> np.ndarray:
     return np.concatenate([x for x in inputs if x is not None], node.attributes.get("axis", 1))
 
 
@@ -134,7 +135,7 @@ def window(size: int, start: int, end: int, step: int) -> tuple[int, int]:
     return begin, max(-(-(min(max(end, low), high) - begin) // step), 0)
 
 
-def _slice(node: Node, inputs: Arrays) -> np.ndarray:
+def _slice(node: OnnxNode, inputs: Arrays) -> np.ndarray:
     x = _given(inputs, 0)
     starts = _numbers(node, inputs, 1, "starts") or []
     ends = _numbers(node, inputs, 2, "ends") or []
@@ -146,7 +147,7 @@ def _slice(node: Node, inputs: Arrays) -> np.ndarray:
     return x
 
 
-def _split(node: Node, inputs: Arrays) -> list[np.ndarray]:
+def _split(node: OnnxNode, inputs: Arrays) -> list[np.ndarray]:
     x, axis = _given(inputs, 0), node.attributes.get("axis", 0)
     sizes = _numbers(node, inputs, 1, "split")
     if sizes is None:
@@ -158,43 +159,43 @@ def _split(node: Node, inputs: Arrays) -> list[np.ndarray]:
     return np.split(x, ends.astype(int), axis)
 
 
-def _squeeze(node: Node, inputs: Arrays) -> np.ndarray:
+def _squeeze(node: OnnxNode, inputs: Arrays) -> np.ndarray:
     axes = _numbers(node, inputs, 1, "axes")
     return np.squeeze(_given(inputs, 0), None if axes is None else tuple(axes))
 
 
-def _unsqueeze(node: Node, inputs: Arrays) -> np.ndarray:
+def _unsqueeze(node: OnnxNode, inputs: Arrays) -> np.ndarray:
     return np.expand_dims(_given(inputs, 0), tuple(_numbers(node, inputs, 1, "axes") or ()))
 
 
-def _reshape(node: Node, inputs: Arrays) -> np.ndarray:
+def _reshape(node: OnnxNode, inputs: Arrays) -> np.ndarray:
     x, sizes = _given(inputs, 0), _given(inputs, 1).reshape(-1).tolist()
     if not node.attributes.get("allowzero", 0):
         sizes = [x.shape[d] if n == 0 else n for d, n in enumerate(sizes)]
     return x.reshape(sizes)
 
 
-def _flatten(node: Node, inputs: Arrays) -> np.ndarray:
+def _flatten(node: OnnxNode, inputs: Arrays) -> np.ndarray:
     x = _given(inputs, 0)
     axis = node.attributes.get("axis", 1)
     return x.reshape(int(np.prod(x.shape[:axis], dtype=np.int64)), -1)
 
 
-def _transpose(node: Node, inputs: Arrays) -> np.ndarray:
+def _transpose(node: OnnxNode, inputs: Arrays) -> np.ndarray:
     return np.transpose(_given(inputs, 0), node.attributes.get("perm"))
 
 
-def _expand(node: Node, inputs: Arrays) -> np.ndarray:
+def _expand(node: OnnxNode, inputs: Arrays) -> np.ndarray:
     x, sizes = _given(inputs, 0), _given(inputs, 1).reshape(-1).tolist()
     return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(sizes)))
 
 
-def _constant_of_shape(node: Node, inputs: Arrays) -> np.ndarray:
+def _constant_of_shape(node: OnnxNode, inputs: Arrays) -> np.ndarray:
     value = np.asarray(node.attributes.get("value", np.zeros(1, np.float32)))
     return np.broadcast_to(value.reshape(()), _given(inputs, 0).reshape(-1).tolist())
 
 
-def _range(node: Node, inputs: Arrays) -> np.ndarray:
+def _range(node: OnnxNode, inputs: Arrays) -> np.ndarray:
     start, limit, delta = (_given(inputs, i).reshape(())[()] for i in range(3))
     if delta == 0:
         raise ZeroDivisionError
@@ -202,12 +203,12 @@ def _range(node: Node, inputs: Arrays) -> np.ndarray:
     return start + np.arange(count, dtype=start.dtype) * delta
 
 
-def _where(node: Node, inputs: Arrays) -> np.ndarray:
+def _where(node: OnnxNode, inputs: Arrays) -> np.ndarray:
     return np.where(_given(inputs, 0), _given(inputs, 1), _given(inputs, 2))
 
 
 def _reduced(function: Callable[..., Any]) -> Evaluator:
-    def evaluator(node: Node, inputs: Arrays) -> Any:
+    def evaluator(node: OnnxNode, inputs: Arrays) -> Any:
         x, axes = _given(inputs, 0), _numbers(node, inputs, 1, "axes")
         if not axes:
             if node.attributes.get("noop_with_empty_axes", 0):
@@ -227,7 +228,7 @@ def depth_of(values: np.ndarray) -> int:
     return count
 
 
-def _one_hot(node: Node, inputs: Arrays) -> np.ndarray:
+def _one_hot(node: OnnxNode, inputs: Arrays) -> np.ndarray:
     indices, depth, (off, on) = (np.asarray(_given(inputs, i)) for i in range(3))
     count = depth_of(depth)
     axis = node.attributes.get("axis", -1) % (indices.ndim + 1)

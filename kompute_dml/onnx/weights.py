@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .graph import Node, Value
+from .graph import OnnxNode, OnnxValue
 from .qdq import OnlyUser, is_product
 
 _BITS = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8}
@@ -21,9 +21,9 @@ _LEAST_BLOCK = 16
 
 
 def of_blocks(
-    node: Node, made_by: dict[Value, Node], only_user: OnlyUser,
-    is_bias: Callable[[Value, Value | None], bool],
-) -> Node | None:
+    node: OnnxNode, made_by: dict[OnnxValue, OnnxNode], only_user: OnlyUser,
+    is_bias: Callable[[OnnxValue, OnnxValue | None], bool],
+) -> OnnxNode | None:
     """The MatMulNBits that replaces a product and the DequantizeLinear of its weights, or None."""
     if node.label not in ("MatMul", "Gemm") or (
             node.op == "Gemm" and not is_product(node, is_bias)):
@@ -52,12 +52,12 @@ def of_blocks(
         zeros = np.zeros_like(scales, q.dtype) if zero is None else zero if transposed else zero.T
         values.append(_packed(_unsigned(zeros, bits), bits).reshape(-1))
     values[0] = _packed(values[0], bits).reshape(columns, blocks, -1)
-    made = [Value(f"{node.name} {name}", v.dtype, v.shape, v)
-            for name, v in zip(("weights", "scales", "zero points"), values)]
-    inputs = (a, *made, *[None] * (4 - len(made)), node.input(2))
+    constants = [OnnxValue(f"{node.name} {name}", v.dtype, v.shape, v)
+                 for name, v in zip(("weights", "scales", "zero points"), values)]
+    inputs = (a, *constants, *[None] * (4 - len(constants)), node.input(2))
     attributes = {"K": k, "N": columns, "bits": bits, "block_size": block}
-    return Node("MatMulNBits", "com.microsoft", 1, inputs, node.outputs, attributes, node.name,
-                (w, node))
+    return OnnxNode("MatMulNBits", "com.microsoft", 1, inputs, node.outputs, attributes, node.name,
+                    (w, node))
 
 
 def _unsigned(x: np.ndarray, bits: int) -> np.ndarray:

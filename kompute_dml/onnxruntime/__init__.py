@@ -14,12 +14,15 @@ or, in one line, ``session = kompute.session("model.onnx")``.
 from __future__ import annotations
 
 import importlib
-import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from ..errors import UnsupportedError, ValidationError
+from ..runtime.adapters import choose
+from ..runtime.kp_engine import import_kp
+from ..toolchain import native
+from ..toolchain.system import ToolchainError
 
 __all__ = [
     "VENDOR_ID", "devices", "explain", "get_ep_name", "get_ep_names", "get_library_path",
@@ -29,6 +32,9 @@ __all__ = [
 VENDOR_ID = 0x4B44
 """The vendor of device memory, for ``OrtValue.ortvalue_from_numpy(x, "gpu", adapter, VENDOR_ID)``.
 No PCI vendor has this number, so no other provider claims this memory."""
+ANOTHER = (
+    "the provider is registered with another ONNX Runtime of this process: onnxruntime's module "
+    "and onnxruntime-genai have one each, and the provider works with one at a time")
 _INSTALL = "pip install onnxruntime cffi, with Python 3.11 or newer"
 
 
@@ -47,9 +53,6 @@ def get_library_path() -> str:
 
     Raises UnsupportedError if it was not built, with the way to build it.
     """
-    from ..toolchain import native
-    from ..toolchain.system import ToolchainError
-
     path = native.library()
     try:
         native.build()
@@ -66,18 +69,21 @@ def get_library_path() -> str:
 def register() -> None:
     """Register the provider with ONNX Runtime. Does nothing if it is registered already.
 
-    Raises UnsupportedError for an ONNX Runtime that is too old, NoDeviceError without a Vulkan
-    driver or kp.
+    Raises UnsupportedError for an ONNX Runtime that is too old, or beside another one that has the
+    provider (onnxruntime-genai's), NoDeviceError without a Vulkan driver or kp.
     """
-    from ..runtime.adapters import choose
-    from ..runtime.kp_engine import import_kp
-
     if is_registered():
         return
     # These raise errors now that ONNX Runtime would wrap when a session is created.
     choose(None)
     import_kp()
-    _onnxruntime().register_execution_provider_library(get_ep_name(), get_library_path())
+    ort, path = _onnxruntime(), get_library_path()
+    try:
+        ort.register_execution_provider_library(get_ep_name(), path)
+    except Exception as error:  # ONNX Runtime's exceptions have no class in common
+        if ANOTHER in str(error):
+            raise UnsupportedError(ANOTHER) from None
+        raise
 
 
 def unregister() -> None:
@@ -112,8 +118,6 @@ def session(model: Any, session_options: Any = None, **options: Any) -> Any:
     with ``strict`` there must be none. ``session_options`` take the provider up, so each session
     has its own.
     """
-    from ..runtime.adapters import choose
-
     adapter = options.pop("adapter", None)
     index = str(choose(adapter).index)
     device = next(d for d in devices() if d.ep_metadata["adapter"] == index)
@@ -137,25 +141,40 @@ def session(model: Any, session_options: Any = None, **options: Any) -> Any:
 def explain(model: Any, **options: Any) -> None:
     """Print where each node of a model runs, and why. ``options`` are those of :func:`session`.
 
-    The nodes are those after ONNX Runtime's optimization.
+    The nodes are those after ONNX Runtime's optimization. If no session can be made, the last line
+    says why.
     """
-    decisions = decided(model, **options)
+    decisions, error = decided(model, **options)
+    print(report(decisions))
+    if error is not None:
+        print(f"No session can be made: {error}")
+
+
+def report(decisions: Sequence[Any]) -> str:
+    """The lines that :func:`explain` prints of decisions."""
     width = max((len(d.operator) for d in decisions), default=0)
-    for d in decisions:
-        print(f"{d.where:10}  {d.operator:{width}}  {d.node}: {d.why}")
+    lines = [f"{d.where:10}  {d.operator:{width}}  {d.node}: {d.why}" for d in decisions]
     regions = {d.where for d in decisions} - {"CPU"}
     left = sum(d.where == "CPU" for d in decisions)
-    print(f"{len(decisions)} nodes: {len(decisions) - left} in {len(regions)} regions, "
-          f"{left} on the CPU")
+    return "\n".join([*lines, f"{len(decisions)} nodes: {len(decisions) - left} in {len(regions)} "
+                      f"regions, {left} on the CPU"])
 
 
-def decided(model: Any, **options: Any) -> list[Any]:
+def decided(model: Any, **options: Any) -> tuple[list[Any], Exception | None]:
     """The decisions that :func:`explain` prints: each node's ``operator``, name (``node``),
-    ``where`` it runs, and ``why``."""
-    with _provider().decisions() as decisions, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the list shows that nothing is claimed
-        session(model, **options)
-    return list(decisions)
+    ``where`` it runs, and ``why``. The second result is why no session can be made, if none can.
+
+    Raises what :func:`session` raises before a node is looked at.
+    """
+    failure = None
+    with _provider().decisions(quiet=True) as decisions:
+        try:
+            session(model, **options)
+        except Exception as error:  # ONNX Runtime's exceptions have no class in common
+            if not decisions:
+                raise
+            failure = error
+    return list(decisions), failure
 
 
 @contextmanager
@@ -181,9 +200,8 @@ def _onnxruntime() -> Any:
         import onnxruntime
     except ModuleNotFoundError:
         raise UnsupportedError(f"onnxruntime is needed for this: {_INSTALL}") from None
-    from .capi import API_VERSION, unsupported_version
-
+    capi = importlib.import_module(".capi", __name__)  # which needs cffi
     major, minor = (int(part) for part in onnxruntime.__version__.split(".")[:2])
-    if (major, minor) < (1, API_VERSION):
-        raise UnsupportedError(unsupported_version(onnxruntime.__version__))
+    if (major, minor) < (1, capi.API_VERSION):
+        raise UnsupportedError(capi.unsupported_version(onnxruntime.__version__))
     return onnxruntime

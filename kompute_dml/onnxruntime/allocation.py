@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DmlError
-from . import VENDOR_ID, capi
+from . import capi, identity
 from .capi import api, callback, ffi, guarded
 from .memory import FIRST, DeviceMemory, adapter_of
 
@@ -26,24 +26,33 @@ def _address(pointer: Any) -> int:
     return int(ffi.cast("uintptr_t", pointer))
 
 
-class Memory:
+class ProviderMemory:
     """The memory of an adapter, and ONNX Runtime's descriptions of it."""
 
     def __init__(self, adapter: int) -> None:
         self.bytes = DeviceMemory(adapter)
-        self.info = api().get(
-            api().CreateMemoryInfo_V2, "void *", b"KomputeDml", _GPU, VENDOR_ID, adapter,
-            _DEFAULT, 0, _DEVICE_ALLOCATOR)
+        self._adapter = adapter
+        self._infos: dict[identity.Identity, Any] = {}
+
+    @property
+    def info(self) -> Any:
+        """The description under the provider's current identity."""
+        who = identity.current()
+        if who not in self._infos:
+            self._infos[who] = api().get(
+                api().CreateMemoryInfo_V2, "void *", who.memory.encode(), _GPU, who.vendor,
+                self._adapter, _DEFAULT, 0, _DEVICE_ALLOCATOR)
+        return self._infos[who]
 
 
-memories: dict[int, Memory] = {}
+memories: dict[int, ProviderMemory] = {}
 """Memories by adapter. They live as long as the process, because tensors may outlive sessions."""
 
 
-def memory(adapter: int) -> Memory:
+def memory(adapter: int) -> ProviderMemory:
     """The memory of an adapter."""
     if adapter not in memories:
-        memories[adapter] = Memory(adapter)
+        memories[adapter] = ProviderMemory(adapter)
     return memories[adapter]
 
 
@@ -71,7 +80,8 @@ def holds(address: int) -> bool:
 def _adapter(device: Any) -> int | None:
     """The adapter of ONNX Runtime's memory device; None if it is not ours."""
     ort = api()
-    if ort.MemoryDevice_GetVendorId(device) != VENDOR_ID:
+    if ort.MemoryDevice_GetDeviceType(device) != _GPU or (
+            ort.MemoryDevice_GetVendorId(device) != identity.current().vendor):
         return None
     number: int = ort.MemoryDevice_GetDeviceId(device)
     return number if number in memories else None
@@ -83,7 +93,7 @@ def _adapter(device: Any) -> int | None:
 class Allocator:
     """Allocates addresses of one memory."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: ProviderMemory) -> None:
         self.memory = memory
         self.handle = ffi.new_handle(self)
         self.table = ffi.new("Allocator *", {
@@ -120,7 +130,7 @@ def _info(this: Any) -> Any:
 # Copies
 
 
-class Transfer:
+class ProviderTransfer:
     """Copies between the host and the devices."""
 
     def __init__(self) -> None:
@@ -217,11 +227,11 @@ def host(address: int, nbytes: int) -> np.ndarray:
 @guarded("(CopyKernel *, void *)")
 def _compute_copy(this: Any, context: Any) -> None:
     ort = api()
-    given, made = ffi.new("void **"), ffi.new("void **")
-    ort.check(ort.KernelContext_GetInput(context, 0, given))
-    sizes = ort.sizes(given[0])
-    ort.check(ort.KernelContext_GetOutput(context, 0, sizes, len(sizes), made))
-    _copy(given[0], made[0])
+    source, target = ffi.new("void **"), ffi.new("void **")
+    ort.check(ort.KernelContext_GetInput(context, 0, source))
+    sizes = ort.sizes(source[0])
+    ort.check(ort.KernelContext_GetOutput(context, 0, sizes, len(sizes), target))
+    _copy(source[0], target[0])
 
 
 @callback("void(CopyKernel *)")

@@ -18,6 +18,7 @@ from ..dtypes import DataType, unpack_halves
 from ..errors import DmlError, UnsupportedError, ValidationError
 from ..layout import product
 from ..onnx.graph import DTYPES
+from . import ANOTHER
 
 API_VERSION = 24
 """The requested interface: the first one that returns shapes without allocating."""
@@ -141,6 +142,7 @@ typedef void *CreateFactories(const char *, const OrtApiBase *, const void *, vo
                               size_t *);
 typedef void *ReleaseFactory(void *);
 
+const OrtApiBase *OrtGetApiBase(void);
 void kompute_dml_connect(CreateFactories *, ReleaseFactory *);
 void *kompute_dml_nothing(void);
 """
@@ -192,6 +194,8 @@ _ORT = {
         298, "void (*)(const void *, const char *const **, const char *const **, size_t *)"
     ),
     "ReleaseKeyValuePairs": (300, "void (*)(void *)"),
+    "GetEpDevices": (303, _STATUS + "(const void *, const void *const **, size_t *)"),
+    "EpDevice_EpName": (312, "const char *(*)(const void *)"),
     "HardwareDevice_Type": (307, "int (*)(const void *)"),
     "GetTensorSizeInBytes": (318, _COUNT),
     "CreateMemoryInfo_V2": (
@@ -200,6 +204,7 @@ _ORT = {
     "GetEpApi": (317, "const void *(*)(void)"),
     "ValueInfo_GetInitializerValue": (326, _STATUS + "(const void *, const void **)"),
     "ValueInfo_IsConstantInitializer": (331, _STATUS + "(const void *, bool *)"),
+    "Graph_GetName": (333, _TEXT),
     "Graph_GetParentNode": (346, _STATUS + "(const void *, const void **)"),
     "Node_GetId": (348, _COUNT),
     "Node_GetName": (349, _TEXT),
@@ -289,6 +294,7 @@ class Api:
 
     def __init__(self, base: Any) -> None:
         """Raises UnsupportedError when this ONNX Runtime is too old."""
+        self.base = base
         table = base.GetApi(API_VERSION)
         self.version: str = ffi.string(base.GetVersionString()).decode()
         self.release = int(self.version.split(".")[1])
@@ -343,10 +349,10 @@ class Api:
         count_of, fill = self._lists[what]
         if not (count := self.get(count_of, "size_t", of)):
             return []
-        found = self._outs.few if count <= _FEW else ffi.new("const void *[]", count)
-        if status := fill(of, found, count):
+        handles = self._outs.few if count <= _FEW else ffi.new("const void *[]", count)
+        if status := fill(of, handles, count):
             self.check(status)
-        return ffi.unpack(found, count)
+        return ffi.unpack(handles, count)
 
     def sizes(self, value: Any) -> list[int]:
         """The sizes of a tensor."""
@@ -449,6 +455,7 @@ def unsupported_version(version: str) -> str:
     return f"ONNX Runtime {version} is not supported: 1.{API_VERSION} or newer is needed"
 
 
+_WARNING = 2
 _FAIL, _INVALID_ARGUMENT, _NOT_IMPLEMENTED = 1, 2, 9
 
 
@@ -472,12 +479,24 @@ def connect(base: Any) -> Any:
     """Read ONNX Runtime's tables. Returns an OrtStatus, which is null without an error."""
     global _api
     try:
+        if alive and _api is not None and _api.base != base:
+            raise UnsupportedError(ANOTHER)
         _api = Api(base)
     except UnsupportedError as error:
         # All versions have its first function.
         create = ffi.cast(_ORT["CreateStatus"][1], ffi.cast("void *const *", base.GetApi(1))[0])
         return create(_NOT_IMPLEMENTED, f"kompute_dml: {error}".encode())
     return ffi.NULL
+
+
+def provider_names(library: str) -> set[str]:
+    """The names of the providers of which ONNX Runtime's library at a path has devices. It must be
+    loaded, and its environment made."""
+    ort = Api(ffi.dlopen(library).OrtGetApiBase())
+    environment = ffi.gc(ort.get(ort.CreateEnv, "void *", _WARNING, b"kompute_dml"), ort.ReleaseEnv)
+    devices, count = ffi.new("const void *const **"), ffi.new("size_t *")
+    ort.check(ort.GetEpDevices(environment, devices, count))
+    return {ffi.string(ort.EpDevice_EpName(devices[0][i])).decode() for i in range(count[0])}
 
 
 # Objects that ONNX Runtime has pointers to stay here until it releases them.
@@ -507,8 +526,8 @@ def let_go(table: Any) -> Any:
 
 def callback(signature: str) -> Callable[[Callable[..., Any]], Any]:
     """Make a C callback of a function that cannot fail."""
-    made: Callable[[Callable[..., Any]], Any] = ffi.callback(signature)
-    return made
+    decorate: Callable[[Callable[..., Any]], Any] = ffi.callback(signature)
+    return decorate
 
 
 def guarded(signature: str) -> Callable[[Callable[..., None]], Any]:

@@ -7,6 +7,7 @@ region was given in its run, and is of use while those tensors exist.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,8 @@ from . import allocation
 from .capi import callback, ffi, guarded
 
 if TYPE_CHECKING:
-    from .kernel import Bound, Kernel
+    from ..graph.recorded import RecordedPlan
+    from .kernel import Bound, RegionKernel, Repeat
 
 OPTION = "enable_graph_capture"
 SINCE = 26
@@ -30,7 +32,9 @@ class CapturedGraph:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.calls: list[tuple[Kernel, list[Bound], list[Bound]]] = []
+        self.calls: list[tuple[RegionKernel, list[Bound], list[Bound]]] = []
+        self._repeats: dict[int, Repeat | None] = {}
+        """By call: what repeats it."""
         self._held: list[int] = []
         """Addresses of the tensors that must exist: those from outside and the model's outputs."""
         self._between: list[tuple[int, int]] = []
@@ -38,11 +42,11 @@ class CapturedGraph:
 
     def complete(self, results: Collection[str]) -> None:
         """All regions have run. ``results`` are the names of the model's outputs."""
-        made: set[int] = set()
-        for kernel, given, outputs in self.calls:
-            self._held += [x.address for x in given if x.nbytes and x.address not in made]
+        written: set[int] = set()
+        for kernel, inputs, outputs in self.calls:
+            self._held += [x.address for x in inputs if x.nbytes and x.address not in written]
             for value, y in zip(kernel.region.outputs, outputs):
-                made.add(y.address)
+                written.add(y.address)
                 if y.nbytes and value.name in results:
                     self._held.append(y.address)
                 elif y.nbytes:
@@ -52,17 +56,24 @@ class CapturedGraph:
         return all(map(allocation.holds, self._held))
 
     def replay(self) -> None:
-        for kernel, given, outputs in self.calls:
-            for i, (result, bound) in enumerate(zip(kernel.launch(given), outputs)):
-                if result.array.shape != bound.shape:
-                    raise ValidationError(
-                        f"{OPTION}: expected {kernel.region.outputs[i].name!r} to have the sizes "
-                        f"of the captured run, {list(bound.shape)}, but got "
-                        f"{list(result.array.shape)}")
-                kernel.deliver(result, bound)
+        for n, (kernel, inputs, outputs) in enumerate(self.calls):
+            self._repeats[n] = kernel.repeat(
+                inputs, functools.partial(_same_places, kernel, outputs), self._repeats.get(n))
         for address, nbytes in self._between:
             if (memory := allocation.found(address)) is not None:
                 memory.forget(address, nbytes)
+
+
+def _same_places(
+    kernel: RegionKernel, outputs: Sequence[Bound], plan: RecordedPlan
+) -> Sequence[Bound]:
+    """The places of a captured run's results. Raises where the sizes are others now."""
+    for value, bound, shape in zip(kernel.region.outputs, outputs, plan.shapes):
+        if shape != bound.shape:
+            raise ValidationError(
+                f"{OPTION}: expected {value.name!r} to have the sizes of the captured run, "
+                f"{list(bound.shape)}, but got {list(shape)}")
+    return outputs
 
 
 class _Thread(threading.local):
@@ -93,11 +104,12 @@ class Capture:
         graph = thread.graphs.get(number)
         if graph is not None and graph.is_alive():
             return True
-        made, thread.recording = thread.recording, None
-        if made is not None and (made.number, len(made.calls)) == (number, self._regions()):
-            made.complete(self._results())
-            if made.is_alive():
-                thread.graphs[number] = made
+        recorded, thread.recording = thread.recording, None
+        if recorded is not None and recorded.number == number and (
+                len(recorded.calls) == self._regions()):
+            recorded.complete(self._results())
+            if recorded.is_alive():
+                thread.graphs[number] = recorded
                 return True
             # Tensors that are gone when their run has just ended were not the user's.
             thread.is_unbound = True
@@ -113,10 +125,10 @@ class Capture:
                 f"{OPTION}: expected all inputs and outputs to be bound to tensors on the device "
                 "that exist from run to run, but got some that end with the run: use an IOBinding")
 
-    def add(self, kernel: Kernel, given: Sequence[Bound], made: Sequence[Bound]) -> None:
+    def add(self, kernel: RegionKernel, inputs: Sequence[Bound], outputs: Sequence[Bound]) -> None:
         """A region was run."""
         if (graph := self._thread.recording) is not None:
-            graph.calls.append((kernel, list(given), list(made)))
+            graph.calls.append((kernel, list(inputs), list(outputs)))
 
     def replay(self, number: int) -> None:
         self._thread.graphs[number].replay()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UnsupportedError, ValidationError
-from ..onnx.graph import DTYPES, Graph, Node, Value
+from ..onnx.graph import DTYPES, OnnxGraph, OnnxNode, OnnxValue
 from .capi import Api, ffi
 from .replaced import Replaced
 
@@ -30,48 +30,53 @@ class GraphReader:
         graph that this one is a part of."""
         self._api = api
         self._replaced = replaced
-        self._values: dict[str, Value] = {} if whole is None else dict(whole._values)
+        self._values: dict[str, OnnxValue] = {} if whole is None else dict(whole._values)
         self._known_nodes = {} if whole is None else whole._nodes
-        self._nodes: dict[int, Node] = {}
+        self._nodes: dict[int, OnnxNode] = {}
         """Nodes by ONNX Runtime's number."""
-        self._known: dict[Any, Value | None] = {}
+        self._known: dict[Any, OnnxValue | None] = {}
         """Values by handle, which asks for no name."""
         self._data, self._needed = ffi.new("char[]", _USUAL_BYTES), ffi.new("size_t *")
         self._numbers = {name: ffi.cast(kind, self._data) for name, kind in _POINTERS.items()}
         """The same memory, as numbers."""
         self._few = ffi.new("int64_t[]", _FEW)
-        self.is_nested = api.get(api.Graph_GetParentNode, "const void *", graph) != ffi.NULL
+        parent = api.get(api.Graph_GetParentNode, "const void *", graph)
+        self.is_nested = parent != ffi.NULL
         """Whether it is a nested graph, such as a branch of an If."""
-        self.handles: dict[Node, Any] = {}
+        self.handles: dict[OnnxNode, Any] = {}
         nodes = [self._node(handle) for handle in api.items("Graph_Nodes", graph)]
         self._replace()
         inputs = [self._value(v) for v in api.items("Graph_Inputs", graph)]
         outputs = [self._value(v) for v in api.items("Graph_Outputs", graph)]
-        self.graph = Graph(
+        self.graph = OnnxGraph(
             nodes,
             [v for v in inputs if v is not None],
             [v for v in outputs if v is not None],
         )
+        around = [self._value(v) for v in api.items("Node_Outputs", parent)] if parent else []
+        self.key = (api.text(api.Graph_GetName, graph), tuple(v and v.name for v in around),
+                    tuple(v.name for v in self.graph.outputs))
+        """Equal for the same graph of the model, whatever its nodes have become."""
 
-    def _node(self, handle: Any) -> Node:
+    def _node(self, handle: Any) -> OnnxNode:
         api = self._api
         number = api.get(api.Node_GetId, "size_t", handle)
         node = self._known_nodes.get(number)
         if node is None:
             node = self._new_node(handle)
         elif any(v is not None and v.constant is not None for v in node.inputs):
-            for value, given in zip(node.inputs, api.items("Node_Inputs", handle)):
+            for value, ort_value in zip(node.inputs, api.items("Node_Inputs", handle)):
                 if value is not None and value.constant is not None:
-                    self._read_constant(value, given)  # the last one's memory may be gone
+                    self._read_constant(value, ort_value)  # the last one's memory may be gone
         self._nodes[number] = node
         self.handles[node] = handle
         return node
 
-    def _new_node(self, handle: Any) -> Node:
+    def _new_node(self, handle: Any) -> OnnxNode:
         api = self._api
         # Values that a nested graph reads from outside count as inputs.
         captured = [self._value(v) for v in api.items("Node_ImplicitInputs", handle)]
-        return Node(
+        return OnnxNode(
             op=api.text(api.Node_GetOperatorType, handle),
             domain=api.text(api.Node_GetDomain, handle),
             since=api.get(api.Node_GetSinceVersion, "int", handle),
@@ -83,19 +88,19 @@ class GraphReader:
             name=api.text(api.Node_GetName, handle),
         )
 
-    def _value(self, handle: Any) -> Value | None:
+    def _value(self, handle: Any) -> OnnxValue | None:
         if handle not in self._known:
             self._known[handle] = self._new_value(handle) if handle else None
         return self._known[handle]
 
-    def _new_value(self, handle: Any) -> Value | None:
+    def _new_value(self, handle: Any) -> OnnxValue | None:
         api = self._api
         name = api.text(api.GetValueInfoName, handle)
         if not name:
             return None
         value = self._values.get(name)
         if value is None:
-            value = self._values[name] = Value(name)
+            value = self._values[name] = OnnxValue(name)
             is_constant = api.get(api.ValueInfo_IsConstantInitializer, "bool", handle)
             if is_constant and self._read_constant(value, handle):
                 assert value.constant is not None
@@ -105,33 +110,33 @@ class GraphReader:
                 value.dtype, value.shape = self._type(handle)
         return value
 
-    def _read_constant(self, value: Value, handle: Any) -> bool:
+    def _read_constant(self, value: OnnxValue, handle: Any) -> bool:
         """Read a constant. Returns whether NumPy has its type: 4-bit integers get a byte each."""
         api = self._api
-        given = self._replaced.values.get(value.name) or api.get(
+        ort_value = self._replaced.values.get(value.name) or api.get(
             api.ValueInfo_GetInitializerValue, "const void *", handle)
         value.constant = None
-        return bool(given) and self._take(value, given)
+        return bool(ort_value) and self._take(value, ort_value)
 
-    def _take(self, value: Value, given: Any) -> bool:
+    def _take(self, value: OnnxValue, ort_value: Any) -> bool:
         """Take a constant from an OrtValue. Returns whether NumPy has its type."""
-        sizes, dtype = self._api.typed(given)
+        sizes, dtype = self._api.typed(ort_value)
         if dtype is None:
-            value.constant = self._api.four_bits(given)
+            value.constant = self._api.four_bits(ort_value)
             return False
-        value.constant = self._api.memory(given, sizes, dtype)
+        value.constant = self._api.memory(ort_value, sizes, dtype)
         return True
 
     def _replace(self) -> None:
         """Give constants the values that the session's options have for them."""
         constants = {v.name: v for v in self._values.values() if v.constant is not None}
-        for name, given in self._replaced.of(constants).items():
-            value, (sizes, dtype) = constants[name], self._api.typed(given)
+        for name, ort_value in self._replaced.of(constants).items():
+            value, (sizes, dtype) = constants[name], self._api.typed(ort_value)
             if (tuple(sizes), dtype) != (value.shape, value.dtype):
                 raise ValidationError(
                     f"add_initializer: expected {name!r} to be {value.dtype} of "
                     f"{list(value.shape or ())} as in the model, but got {dtype} of {sizes}")
-            self._take(value, given)
+            self._take(value, ort_value)
 
     def _type(self, handle: Any) -> tuple[np.dtype[Any] | None, tuple[int | None, ...] | None]:
         api = self._api

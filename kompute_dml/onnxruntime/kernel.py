@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+import weakref
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..errors import UnsupportedError
-from ..graph.recorded import Input, Resident, Result
+from ..errors import OutOfMemoryError, UnsupportedError
+from ..graph.recorded import Input, RecordedPlan, Resident, Result
+from ..graph.recordings import Places
 from ..layout import Ints, product
 from ..onnx.fusion import fuse
-from ..onnx.region import Constants, Region
+from ..onnx.region import MAX_PLANS, Constants, Region
 from . import allocation, capi
 from .capi import api, callback, ffi, guarded
 from .graph import GraphReader
+from .host import HostRegion
 from .trace import now
 
 if TYPE_CHECKING:
+    from .memory import DeviceMemory, Piece
     from .provider import Provider
 
 
@@ -33,14 +38,52 @@ class Bound(NamedTuple):
         return product(self.shape) * self.dtype.itemsize
 
 
-class Kernel:
+class Repeat(NamedTuple):
+    """A run that may be repeated, as long as the inputs that it shares lie where they did."""
+
+    plan: RecordedPlan
+    shared: dict[int, int]
+    places: Places
+    pieces: list[tuple[DeviceMemory, int, weakref.ref[Piece]]]
+    """What lies at the addresses of the shared inputs. It does not hold their memory."""
+    others: list[int]
+    """The inputs that are not shared."""
+    limits: dict[int, int]
+    """Up to where their numbers have the same plan."""
+    values: list[object]
+    """What the plan depends on of them."""
+
+    def fits(self, inputs: Sequence[Bound], before: Sequence[Bound]) -> bool:
+        """Whether tensors have the sizes of those ``before``, and the shared ones their places."""
+        return len(inputs) == len(before) and all(
+            a.shape == b.shape and a.dtype == b.dtype for a, b in zip(inputs, before)) and all(
+            inputs[i].address == before[i].address for i in self.shared)
+
+    def stands(self) -> bool:
+        """Whether all is as it was."""
+        return self.plan.has(self.places) and all(
+            memory.piece_at(address) is piece() for memory, address, piece in self.pieces)
+
+
+_ELSEWHERE = np.empty(0, np.uint8)
+"""In the place of an input that a repeated run finds itself."""
+
+
+class RegionKernel:
     """A compiled region, as ONNX Runtime calls it."""
 
     def __init__(self, provider: Provider, reader: GraphReader, shared: Constants) -> None:
         graph = reader.graph
+        constants = {v: v.constant for node in graph.nodes for v in node.inputs
+                     if v is not None and v.constant is not None}
         self.region = Region(provider.device, fuse(graph), graph.inputs, graph.outputs, shared,
                              provider.rows)
+        self._host = HostRegion(graph, constants, self.region)
+        self._too_large: dict[tuple[Ints, ...], str] = {}
+        """Sizes of inputs for which the device has no room, and what it said."""
         self._provider = provider
+        self._last: tuple[Sequence[Bound], Repeat | None] = (), None
+        """The tensors of the last run, and what repeats it."""
         self.handle = ffi.new_handle(self)
         self.table = ffi.new("Kernel *", {
             "version": capi.API_VERSION, "CreateState": _create_state, "Compute": _compute,
@@ -51,27 +94,155 @@ class Kernel:
         ort, capture = api(), self._provider.capture
         if capture is not None:
             capture.check()
-        given = []
+        bound = []
         for i in range(len(self.region.inputs)):
             value = ort.input(context, i)
             sizes, dtype = ort.described(value)
-            given.append(Bound(ort.address(value), tuple(sizes), dtype))
-        made = []
-        for i, result in enumerate(self.launch(given)):
-            y = result.array
-            value = ort.output(context, i, y.shape)
-            made.append(Bound(ort.address(value), y.shape, y.dtype))
-            self.deliver(result, made[-1])
-        if capture is not None:
-            capture.add(self, given, made)
+            bound.append(Bound(ort.address(value), tuple(sizes), dtype))
 
-    def launch(self, given: Sequence[Bound]) -> list[Result]:
-        """Start a run."""
+        def place(i: int, shape: Ints, dtype: np.dtype[Any]) -> Bound:
+            return Bound(ort.address(ort.output(context, i, shape)), shape, dtype)
+
+        def places(plan: RecordedPlan) -> list[Bound]:
+            return [place(i, *like) for i, like in enumerate(zip(plan.shapes, plan.dtypes))]
+
+        before, last = self._last
+        if last is not None and not last.fits(bound, before):
+            last = None
+        shapes = tuple(x.shape for x in bound)
+        try:
+            if shapes in self._too_large:
+                raise OutOfMemoryError(self._too_large[shapes])
+            outputs, last = self._started(bound, places, last)
+        except OutOfMemoryError as error:
+            if capture is not None:
+                raise  # a replay would run nothing
+            self._run_on_host(bound, place, error)
+            self._note_too_large(shapes, error)
+            return
+        self._last = bound, last
+        if capture is not None:
+            capture.add(self, bound, outputs)
+
+    def _start(
+        self, bound: Sequence[Bound], places: Callable[[RecordedPlan], Sequence[Bound]]
+    ) -> tuple[Sequence[Bound], list[Input], RecordedPlan, dict[int, int]]:
+        """Start a run. A result that has the place of an input is written there, if the plan keeps
+        it where that input lies."""
         host = self.region.host_inputs
-        return self._run([self._input(x, i in host) for i, x in enumerate(given)])
+        inputs = [self._input(x, i in host) for i, x in enumerate(bound)]
+        plan = self.region.plan(inputs)
+        outputs = places(plan)
+        shared = {i: j for i, j in plan.kept.items() if outputs[j].address == bound[i].address
+                  and self._owns(bound[i], inputs, i)}
+        self._forget(bound, outputs)
+        self._finish(self._launch(inputs, plan, shared), outputs)
+        return outputs, inputs, plan, shared
+
+    def repeat(
+        self, bound: Sequence[Bound], places: Callable[[RecordedPlan], Sequence[Bound]],
+        last: Repeat | None,
+    ) -> Repeat | None:
+        """Start a run with the tensors of an earlier one, whose results lie at ``places``. ``last``
+        is what that returned; what the next one needs is returned."""
+        return self._started(bound, places, last)[1]
+
+    def _started(
+        self, bound: Sequence[Bound], places: Callable[[RecordedPlan], Sequence[Bound]],
+        last: Repeat | None,
+    ) -> tuple[Sequence[Bound], Repeat | None]:
+        if last is not None and not self._provider.traces() and last.stands():
+            host = self.region.host_inputs
+            inputs: list[Input] = [_ELSEWHERE] * len(bound)
+            for i in last.others:
+                inputs[i] = self._input(bound[i], i in host)
+            if self.region.settled(inputs, last.others, last.limits) == last.values:
+                outputs = places(last.plan)
+                if all(outputs[j].address == bound[i].address for i, j in last.shared.items()):
+                    self._forget(bound, outputs)
+                    self._finish(self.region.launch(
+                        inputs, last.plan, last.shared, last.places), outputs)
+                    return outputs, last
+                return outputs, self._started_anew(bound, lambda _: outputs)[1]
+        return self._started_anew(bound, places)
+
+    def _started_anew(
+        self, bound: Sequence[Bound], places: Callable[[RecordedPlan], Sequence[Bound]]
+    ) -> tuple[Sequence[Bound], Repeat | None]:
+        outputs, inputs, plan, shared = self._start(bound, places)
+        return outputs, self._repeatable(bound, inputs, plan, shared)
 
     @staticmethod
-    def deliver(result: Result, bound: Bound) -> None:
+    def _forget(inputs: Sequence[Bound], outputs: Sequence[Bound]) -> None:
+        """Let go of what results will overwrite, so that the last run's need not move."""
+        read = {x.address for x in inputs}
+        for bound in outputs:
+            if bound.address not in read and bound.nbytes and (
+                    memory := allocation.found(bound.address)) is not None:
+                memory.forget(bound.address, bound.nbytes)
+
+    def _finish(self, results: Sequence[Result | None], outputs: Sequence[Bound]) -> None:
+        for result, bound in zip(results, outputs):
+            if result is not None:
+                self._deliver(result, bound)
+
+    def _repeatable(
+        self, bound: Sequence[Bound], inputs: list[Input], plan: RecordedPlan,
+        shared: dict[int, int],
+    ) -> Repeat | None:
+        places = plan.places_of(inputs, shared)
+        if not shared or places is None:
+            return None
+        pieces = []
+        for i in shared:
+            memory = allocation.found(bound[i].address)
+            piece = None if memory is None else memory.piece_at(bound[i].address)
+            if memory is None or piece is None:
+                return None
+            pieces.append((memory, bound[i].address, weakref.ref(piece)))
+        others = [i for i in range(len(bound)) if i not in shared]
+        limits = self.region.limits([x.shape for x in bound])
+        values = self.region.settled(inputs, others, limits)
+        return Repeat(plan, shared, places, pieces, others, limits, values)
+
+    def _run_on_host(
+        self, bound_inputs: Sequence[Bound], place: Callable[[int, Ints, np.dtype[Any]], Bound],
+        why: OutOfMemoryError,
+    ) -> None:
+        """A run by ONNX Runtime's CPU kernels. Raises ``why`` where they cannot, too."""
+        inputs = [np.asarray(self._input(x, on_host=True)) for x in bound_inputs]
+        for i, y in enumerate(self._host.run(inputs, why)):
+            bound = place(i, y.shape, y.dtype)
+            if not y.nbytes:
+                continue
+            data = np.ascontiguousarray(y)
+            if (memory := allocation.found(bound.address)) is not None:
+                memory.write(bound.address, data.reshape(-1).view(np.uint8))
+            else:
+                _on_host(bound)[...] = data
+
+    def _note_too_large(self, shapes: tuple[Ints, ...], error: OutOfMemoryError) -> None:
+        if shapes not in self._too_large:
+            if len(self._too_large) >= MAX_PLANS:
+                self._too_large.clear()
+            self._too_large[shapes] = str(error)
+            warnings.warn(f"a region runs on the CPU with inputs of these sizes: {error}",
+                          stacklevel=2)
+
+    def _owns(self, x: Bound, inputs: list[Input], i: int) -> bool:
+        """Let a tensor on the region's device lie in memory of its own, where it may be
+        overwritten. False for others."""
+        memory = allocation.found(x.address)
+        if memory is None or not x.nbytes:
+            return False
+        owned = memory.owned(x.address, x.nbytes)
+        if owned.device is self.region.device and owned.stays:
+            inputs[i] = owned._replace(shape=x.shape)
+            return True
+        return False
+
+    @staticmethod
+    def _deliver(result: Result, bound: Bound) -> None:
         """Let a result lie where ONNX Runtime wants it."""
         if not result.nbytes:
             return
@@ -95,20 +266,21 @@ class Kernel:
             lies = memory.read(x.address, nbytes)
         return lies.view(x.dtype).reshape(x.shape)
 
-    def _run(self, inputs: Sequence[Input]) -> list[Result]:
+    def _launch(
+        self, inputs: Sequence[Input], plan: RecordedPlan, shared: Collection[int]
+    ) -> list[Result | None]:
         traces = self._provider.traces()
         if not traces:
-            return self.region.launch(inputs)
-        results: list[Result] = []
-        plan = self.region.plan(inputs)
+            return self.region.launch(inputs, plan, shared)
+        results: list[Result | None] = []
         begin = now()
         try:
             times = self.region.device.time(
-                lambda: results.extend(plan.launch(inputs, anew=True)))
+                lambda: results.extend(plan.launch(inputs, anew=True, shared=shared)))
         except UnsupportedError:
             # No timestamps on this device: the host's clock has to do.
             times = []
-            results += plan.launch(inputs)
+            results += plan.launch(inputs, shared=shared)
             self.region.device.synchronize()
         end = now()
         for trace in traces:

@@ -55,7 +55,7 @@ class Piece:
         if isinstance(self.lies, Result):
             return self.lies.values().reshape(-1).view(np.uint8)
         assert self.device is not None
-        return self.device._read(self.lies.allocation, self.lies.byte_offset, self.nbytes)
+        return self.device.read(self.lies.allocation, self.lies.byte_offset, self.nbytes)
 
     def copy_to(self, out: np.ndarray) -> None:
         """Copy all of its bytes to the host's ``out``."""
@@ -64,7 +64,7 @@ class Piece:
             self.lies.values(out.view(y.dtype).reshape(y.shape))
         elif isinstance(self.lies, Slot):
             assert self.device is not None
-            self.device._read(self.lies.allocation, self.lies.byte_offset, self.nbytes, out)
+            self.device.read(self.lies.allocation, self.lies.byte_offset, self.nbytes, out)
         else:
             out[...] = self.lies
 
@@ -81,6 +81,8 @@ class DeviceMemory:
         """Pieces sorted by address. No two overlap."""
         self._starts: list[int] = []
         """Their first addresses."""
+        self._at: dict[int, Piece] = {}
+        """The same by first address."""
         self._lock = threading.RLock()
 
     @property
@@ -118,8 +120,8 @@ class DeviceMemory:
             self._put(Piece(address, data.nbytes, None, data.copy()))
             return
         device = shared_device(self.adapter)
-        allocation = device._allocate(data.nbytes, True)  # what is locked takes no keywords
-        device._write(allocation, 0, data)
+        allocation = device.allocate(data.nbytes, True)  # what is locked takes no keywords
+        device.write(allocation, 0, data)
         self._put(Piece(address, data.nbytes, device, Slot(allocation, 0)))
 
     def lend(self, address: int, data: np.ndarray) -> None:
@@ -142,11 +144,11 @@ class DeviceMemory:
     def copy(self, source: int, address: int, nbytes: int) -> None:
         """Copy the contents of an address, on the device if they are there."""
         with self._lock:
-            found = self.find(source, nbytes)
-            if isinstance(found, Resident):
-                self._put(Piece(address, nbytes, found.device, found.copied()))
+            content = self.find(source, nbytes)
+            if isinstance(content, Resident):
+                self._put(Piece(address, nbytes, content.device, content.copied()))
             else:
-                self.write(address, found)
+                self.write(address, content)
 
     def find(self, address: int, nbytes: int) -> np.ndarray | Resident:
         """The contents of an address, on the device or on the host."""
@@ -156,6 +158,28 @@ class DeviceMemory:
                 return self.read(address, nbytes)
             assert piece.device is not None
             return Resident(piece.device, piece.lies, address - piece.at, nbytes)
+
+    def piece_at(self, address: int) -> Piece | None:
+        """The piece that begins at an address."""
+        return self._at.get(address)
+
+    def owned(self, address: int, nbytes: int) -> Resident:
+        """The contents of an address, in memory of their own that a plan may write."""
+        with self._lock:
+            piece = self._holder(address, nbytes)
+            if piece is None or (piece.at, piece.nbytes) != (address, nbytes) or (
+                    not isinstance(piece.lies, Slot)):
+                lies = self.find(address, nbytes)
+                if isinstance(lies, Resident):
+                    piece = Piece(address, nbytes, lies.device, lies.copied())
+                else:
+                    device = shared_device(self.adapter)
+                    allocation = device.allocate(nbytes, True)
+                    device.write(allocation, 0, lies)
+                    piece = Piece(address, nbytes, device, Slot(allocation, 0))
+                self._put(piece)
+            assert piece.device is not None and not isinstance(piece.lies, np.ndarray)
+            return Resident(piece.device, piece.lies, 0, nbytes)
 
     def read(self, address: int, nbytes: int) -> np.ndarray:
         """The bytes from an address on. Bytes that were never written are 0."""
@@ -183,16 +207,19 @@ class DeviceMemory:
 
     def _within(self, begin: int, end: int) -> list[Piece]:
         first = max(bisect_right(self._starts, begin) - 1, 0)
-        found = []
+        pieces = []
         for piece in self._pieces[first:]:
             if piece.at >= end:
                 break
             if piece.end > begin:
-                found.append(piece)
-        return found
+                pieces.append(piece)
+        return pieces
 
     def _holder(self, address: int, nbytes: int) -> Piece | None:
         """The piece that holds all of the bytes."""
+        piece = self._at.get(address)
+        if piece is not None and piece.nbytes >= nbytes:
+            return piece
         first = bisect_right(self._starts, address) - 1
         if first < 0 or self._pieces[first].end < address + nbytes:
             return None
@@ -207,6 +234,7 @@ class DeviceMemory:
         place = bisect_right(self._starts, piece.at)
         self._pieces.insert(place, piece)
         self._starts.insert(place, piece.at)
+        self._at[piece.at] = piece
 
     def _clear(self, begin: int, end: int) -> None:
         """Drop the contents of a range. Parts of pieces outside the range are kept."""
@@ -219,6 +247,6 @@ class DeviceMemory:
                 if piece.end > end:
                     rest.append(Piece(end, piece.end - end, None, data[end - piece.at :]))
             place = bisect_right(self._starts, piece.at) - 1
-            del self._pieces[place], self._starts[place]
+            del self._pieces[place], self._starts[place], self._at[piece.at]
             for left in rest:
                 self._insert(left)

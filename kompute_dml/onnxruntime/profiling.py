@@ -58,11 +58,11 @@ def _end(this: Any, container: Any) -> None:
         if event["ph"] != "X":
             continue
         begin = int(event["ts"] - profiler.origin / 1e3)
-        made = ort.get(
+        profiled = ort.get(
             ort.CreateProfilingEvent, "void *", _CATEGORIES[event["cat"]], event["pid"],
             event["tid"], event["name"].encode(), begin, round(event["dur"]),
             ffi.NULL, ffi.NULL, 0)
         try:
-            ort.check(ort.AddProfilingEvents(container, [made], 1))
+            ort.check(ort.AddProfilingEvents(container, [profiled], 1))
         finally:
-            ort.ReleaseProfilingEvent(made)
+            ort.ReleaseProfilingEvent(profiled)

@@ -15,31 +15,31 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import __version__
 from ..device import shared_device
 from ..errors import UnsupportedError, ValidationError, expect
-from ..names import hint
+from ..hints import hint
 from ..onnx import cost
 from ..onnx.fusion import fuse
-from ..onnx.graph import Graph, Node
+from ..onnx.graph import OnnxGraph, OnnxNode
 from ..onnx.partition import joined, regions
 from ..onnx.placement import Placement, Rows, place
 from ..onnx.region import Constants
 from ..onnx.rows import TABLE
 from ..runtime.adapters import choose, list_devices
 from ..spec import FeatureLevel
-from . import VENDOR_ID, allocation, capi, capture
+from . import allocation, capi, capture, identity
 from .capi import alive, api, callback, ffi, guarded, keep, let_go
 from .graph import GraphReader
-from .kernel import Kernel
+from .kernel import RegionKernel
 from .profiling import Profiler
 from .replaced import Replaced, asking
 from .trace import Trace
 
-EP_NAME = "KomputeDmlExecutionProvider"
+EP_NAME = identity.OWN.provider
 OPTIONS = {
     "adapter": "index, UUID or part of the name of the Vulkan device",
     "feature_level": "DirectML's, such as 6.4: operators newer than it are left to others",
@@ -53,10 +53,12 @@ _AUTO, _ALL = "auto", "all"
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 _NO_CONTEXT = ("ep.context_enable: regions are compiled when a session is made and have no form in "
                "a model, which is written without any")
+_CPU = "CPU"
+"""Where nodes run that no region has."""
 _NAMED = 20
 """The most nodes that an error names, and the most regions that a warning explains."""
 
-_name = ffi.new("char[]", EP_NAME.encode())
+_names = {who: ffi.new("char[]", who.provider.encode()) for who in (identity.OWN, identity.WEBGPU)}
 _vendor = ffi.new("char[]", b"kompute_dml")
 _version = ffi.new("char[]", __version__.encode())
 
@@ -124,31 +126,66 @@ class Decision:
     why: str
 
 
-_told: ContextVar[list[Decision] | None] = ContextVar("decisions", default=None)
+class Decisions(list[Decision]):
+    """The decisions about the models of several sessions."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        super().__init__()
+        self._sessions: list[list[Decision]] = []
+        self.quiet = quiet
+        """Whether no warning says that nothing of a model is claimed: the decisions show it."""
+
+    def tell(self, session: list[Decision]) -> None:
+        """Take the decisions of a session as they are now, instead of those it told before."""
+        if all(known is not session for known in self._sessions):
+            self._sessions.append(session)
+        self[:] = [decision for known in self._sessions for decision in known]
+
+    def tell_all(self, other: Decisions) -> None:
+        for session in other._sessions:
+            self.tell(session)
+
+
+_told: ContextVar[Decisions | None] = ContextVar("decisions", default=None)
 
 
 @contextmanager
-def decisions() -> Iterator[list[Decision]]:
-    """Collects the decisions about models of sessions that are created inside the block."""
-    told: list[Decision] = []
+def decisions(quiet: bool = False) -> Iterator[Decisions]:
+    """Collects the decisions about models of sessions that are created inside the block.
+
+    ``quiet``: these sessions do not warn that nothing is claimed.
+    """
+    outer = _told.get()
+    told = Decisions(quiet or (outer is not None and outer.quiet))
     token = _told.set(told)
     try:
         yield told
     finally:
         _told.reset(token)
-        if (outer := _told.get()) is not None:
-            outer += told
+        if outer is not None:
+            outer.tell_all(told)
 
 
-def check_strict(made: Sequence[Decision]) -> None:
+def check_strict(decided: Sequence[Decision]) -> None:
     """Raise UnsupportedError if a node runs on the CPU."""
-    left = [d for d in made if d.where == "CPU"]
+    left = [d for d in decided if d.where == _CPU]
     if left:
         more = f"; and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
         raise UnsupportedError(
-            f"strict: {len(left)} of {len(made)} nodes would be left to the CPU: "
+            f"strict: {len(left)} of {len(decided)} nodes would be left to the CPU: "
             + "; ".join(f"{d.operator} {d.node!r} ({d.why})" for d in left[:_NAMED]) + more
         )
+
+
+def _numbered(graphs: Sequence[Sequence[Decision]]) -> Iterator[Decision]:
+    """The decisions about several graphs, whose regions are numbered on."""
+    count = 0
+    for decided in graphs:
+        places = sorted({d.where for d in decided} - {_CPU},
+                        key=lambda where: int(where.split()[1]))
+        names = {where: f"region {count + i}" for i, where in enumerate(places)}
+        count += len(names)
+        yield from (replace(d, where=names.get(d.where, _CPU)) for d in decided)
 
 
 class Provider:
@@ -174,6 +211,16 @@ class Provider:
         """Whether inputs may be lent to runs. Inputs of nested graphs may not: they are values of
         the graph around, whose memory is used again within a run."""
         self.decisions: list[Decision] = []
+        """About the nodes that there are now."""
+        self._compiled: list[list[Decision]] = []
+        """About those of each graph's compiled regions, which ONNX Runtime does not show again."""
+        self._by_graph: dict[object, list[Decision]] = {}
+        """About each graph, by its key, the last one at the end."""
+        self._is_whole = False
+        """Whether all graphs of the model were looked at. Then ONNX Runtime may begin again, with
+        the nodes of functions in the place of their calls."""
+        self._warning: str | None = None
+        """What to say if no node is claimed in the end."""
         self.failure: Exception | None = None
         """What kept this from looking at the model, if anything did."""
         self.results: set[str] = set()
@@ -203,6 +250,15 @@ class Provider:
             "OnSessionInitializationEnd": _on_session_initialization_end, "self": self.handle,
         })
 
+    def finish(self) -> None:
+        """Warn if no node was claimed. Raise UnsupportedError if there is a node left to the CPU
+        that must not be. Once ONNX Runtime has inlined all functions."""
+        if self._warning is not None:
+            if (told := _told.get()) is None or not told.quiet:
+                warnings.warn(self._warning, stacklevel=2)
+            self._warning = None
+        self.check_strict()
+
     def check_strict(self) -> None:
         """Raise UnsupportedError if there is a node left to the CPU that must not be."""
         if not self.options.strict:
@@ -216,16 +272,16 @@ class Provider:
         profiled = self.profiler.trace if self.profiler else None
         return [t for t in (self.trace, profiled) if t is not None]
 
-    def wanted_regions(self, reader: GraphReader) -> list[list[Node]]:
+    def wanted_regions(self, reader: GraphReader) -> list[list[OnnxNode]]:
         """The regions to claim, in the original graph's nodes."""
         nodes = fuse(reader.graph)
         if not reader.is_nested:
             self.results = {v.name for v in reader.graph.outputs}
-        placed = place(nodes, self.device, self._names)
+        placed = place(nodes, self.device, self._names, reader.graph.outputs)
         self.rows = placed.rows
         wanted = []
-        found = regions(nodes, placed.__contains__)
-        for region, refused in zip(found, self._refusals(found, nodes, placed, reader.graph)):
+        parts = regions(nodes, placed.__contains__)
+        for region, refused in zip(parts, self._refusals(parts, nodes, placed, reader.graph)):
             reason = (_NO_CONTEXT if self.compiles_ahead
                       else refused or self._without_room(region))
             if reason is None:
@@ -233,21 +289,31 @@ class Provider:
             else:
                 placed.reasons.update(dict.fromkeys(region, reason))
         wanted = joined(nodes, wanted)
-        decided = self._decided(nodes, placed, wanted)
-        self.decisions += decided
+        if self._is_whole:
+            self._by_graph.clear()
+        self._is_whole = not reader.is_nested  # nested graphs come before the graph around them
+        self._by_graph.pop(reader.key, None)
+        self._by_graph[reader.key] = self._decided(nodes, placed, wanted)
+        self.decisions[:] = _numbered([*self._compiled, *self._by_graph.values()])
         if (told := _told.get()) is not None:
-            told += decided
+            told.tell(self.decisions)
         self.has_claimed |= bool(wanted)
         if reader.is_nested and wanted:
             self.lends = False
-        # Nested graphs come before the graph around them.
-        if nodes and not self.has_claimed and not reader.is_nested:
-            text = (f"{EP_NAME}: {_NO_CONTEXT}" if self.compiles_ahead
-                    else self._idle(len(reader.graph.nodes), placed))
-            warnings.warn(text, stacklevel=2)
+        if not reader.is_nested:
+            self._warning = (
+                None if self.has_claimed or not nodes
+                else f"{EP_NAME}: {_NO_CONTEXT}" if self.compiles_ahead
+                else self._idle(len(reader.graph.nodes), placed))
         return [[original for n in region for original in n.originals] for region in wanted]
 
-    def _without_room(self, region: Sequence[Node]) -> str | None:
+    def note_compiled(self) -> None:
+        """The regions of the graph that was looked at last are compiled."""
+        key, decided = self._by_graph.popitem()
+        self._compiled.append([d for d in decided if d.where != _CPU])
+        self._by_graph[key] = [d for d in decided if d.where == _CPU]
+
+    def _without_room(self, region: Sequence[OnnxNode]) -> str | None:
         """Why the device cannot hold the constants of a region besides all others, or None."""
         needed = {v.constant.ctypes.data: v.constant.nbytes for node in region for v in node.inputs
                   if v is not None and v.constant is not None and v.constant.size}
@@ -259,32 +325,32 @@ class Provider:
         return None
 
     def _refusals(
-        self, found: Sequence[Sequence[Node]], nodes: Sequence[Node], placed: Placement,
-        graph: Graph,
+        self, parts: Sequence[Sequence[OnnxNode]], nodes: Sequence[OnnxNode], placed: Placement,
+        graph: OnnxGraph,
     ) -> list[str | None]:
         """For each region why it is not claimed, or None."""
         options = self.options
         if not (options.claims_all or options.claims_worthwhile):
-            return [None] * len(found)
-        return cost.refusals(found, placed, Graph(list(nodes), graph.inputs, graph.outputs),
+            return [None] * len(parts)
+        return cost.refusals(parts, placed, OnnxGraph(list(nodes), graph.inputs, graph.outputs),
                              everything=options.claims_all)
 
     def _decided(
-        self, nodes: Sequence[Node], placed: Placement, wanted: Sequence[Sequence[Node]]
+        self, nodes: Sequence[OnnxNode], placed: Placement, wanted: Sequence[Sequence[OnnxNode]]
     ) -> list[Decision]:
         number = {node: i for i, region in enumerate(wanted) for node in region}
-        made = []
+        decided = []
         for node in nodes:
             if node not in number:
-                where, why = "CPU", placed.reasons[node]
+                where, why = _CPU, placed.reasons[node]
             elif node in placed.host:
                 where, why = f"region {number[node]}", "evaluated on the host while planning"
             else:
                 row = placed.rows[node]
                 where = f"region {number[node]}"
                 why = "a view" if row.is_view else f"DML_OPERATOR_{row.operator}"
-            made += [Decision(part.label, part.name, where, why) for part in node.originals]
-        return made
+            decided += [Decision(part.label, part.name, where, why) for part in node.originals]
+        return decided
 
     def _idle(self, count: int, placed: Placement) -> str:
         """The warning for a model of which this provider runs no node."""
@@ -310,7 +376,7 @@ class Provider:
             text += f"; left out: {'; '.join(others[:_NAMED])}"
         return text
 
-    def _names(self, node: Node) -> bool:
+    def _names(self, node: OnnxNode) -> bool:
         options = self.options
         if options.claims_all or options.claims_worthwhile:
             return True
@@ -330,7 +396,7 @@ def _owner(table: Any) -> Any:
 
 @callback("const char *(const Factory *)")
 def _factory_name(this: Any) -> Any:
-    return _name
+    return _names[identity.current()]
 
 
 @callback("const char *(const Factory *)")
@@ -345,7 +411,7 @@ def _factory_version(this: Any) -> Any:
 
 @callback("uint32_t(const Factory *)")
 def _factory_vendor_id(this: Any) -> int:
-    return VENDOR_ID
+    return identity.current().vendor
 
 
 @callback("bool(const Factory *)")
@@ -365,7 +431,7 @@ def _release_allocator(this: Any, allocator: Any) -> None:
 
 @guarded("(Factory *, void **)")
 def _create_data_transfer(this: Any, out: Any) -> None:
-    out[0] = keep(allocation.Transfer())
+    out[0] = keep(allocation.ProviderTransfer())
 
 
 _GPU = 1
@@ -373,14 +439,14 @@ _GPU = 1
 
 @guarded("(Factory *, const void *const *, size_t, void **, size_t, size_t *)")
 def _get_supported_devices(
-    this: Any, hardware: Any, count: int, out: Any, room: int, found: Any
+    this: Any, hardware: Any, count: int, out: Any, room: int, devices: Any
 ) -> None:
     """A provider device per Vulkan adapter.
 
     ONNX Runtime's list of GPUs is often empty in containers, so each adapter has a hardware device
     of its own. It is always a GPU, so that no policy takes it for ONNX Runtime's CPU.
     """
-    found[0] = 0
+    devices[0] = 0
     ort = api()
     # Without a choice the first one is used, as by ONNX Runtime's policies.
     first = choose(None)
@@ -390,12 +456,12 @@ def _get_supported_devices(
             "adapter_type": adapter.type, "driver": adapter.driver,
         })
         options = ort.pairs({"adapter": str(adapter.index)})
-        device = ort.get(ort.CreateHardwareDevice, "void *", _GPU, VENDOR_ID,
+        device = ort.get(ort.CreateHardwareDevice, "void *", _GPU, identity.current().vendor,
                          adapter.index, _vendor, about)
-        ort.check(ort.CreateEpDevice(this, device, about, options, out + found[0]))
+        ort.check(ort.CreateEpDevice(this, device, about, options, out + devices[0]))
         ort.check(ort.AddAllocatorInfo(
-            out[found[0]], allocation.memory(adapter.index).info))
-        found[0] += 1
+            out[devices[0]], allocation.memory(adapter.index).info))
+        devices[0] += 1
 
 
 @guarded("(Factory *, const void *const *, const void *const *, size_t, const void *, "
@@ -408,7 +474,7 @@ def _create_ep(
             f"{EP_NAME}: expected one device for a session, but got {count}: "
             "add_provider_for_devices takes one of kompute_dml.onnxruntime.devices()"
         )
-    prefix = f"ep.{EP_NAME.lower()}."
+    prefix = f"ep.{identity.current().provider.lower()}."
     config = api().options(session_options)
     entries = {
         key[len(prefix):]: value for key, value in config.items()
@@ -417,7 +483,8 @@ def _create_ep(
     ahead = config.get("ep.context_enable", "0") == "1"
     if asking():
         entries = {}
-    out[0] = keep(Provider(Options(entries), Replaced(session_options), compiles_ahead=ahead))
+    options = Options(identity.own_options(entries))
+    out[0] = keep(Provider(options, Replaced(session_options), compiles_ahead=ahead))
 
 
 @callback("void(Factory *, void *)")
@@ -456,7 +523,7 @@ def _get_kernel_registry(this: Any, out: Any) -> None:
 
 @callback("const char *(const Ep *)")
 def _ep_name(this: Any) -> Any:
-    return _name
+    return _names[identity.current()]
 
 
 @contextmanager
@@ -496,28 +563,31 @@ def _compile(
     this: Any, graphs: Any, fused: Any, count: int, kernels: Any, contexts: Any
 ) -> None:
     provider = _owner(this)
-    provider.check_strict()  # of what GetCapability reports ONNX Runtime only makes a log entry
+    provider.note_compiled()
+    if not api().profiles:  # an older ONNX Runtime says nothing of a session's end
+        provider.finish()
     shared = Constants()
     with _uncollected():
         # Regions change the values that they read, so several have their own.
         whole = provider.reader if count == 1 else None
-        made = [Kernel(provider, GraphReader(api(), graphs[i], provider.replaced, whole), shared)
-                for i in range(count)]
+        readers = (GraphReader(api(), graphs[i], provider.replaced, whole) for i in range(count))
+        compiled = [RegionKernel(provider, reader, shared) for reader in readers]
     provider.reader, provider.rows = None, {}
     provider.kernels += count
-    for i, kernel in enumerate(made):
+    for i, kernel in enumerate(compiled):
         kernels[i] = keep(kernel)
 
 
 @guarded("(Ep *)")
 def _on_session_initialization_end(this: Any) -> None:
-    _owner(this).check_strict()  # of a model without regions, none of which are compiled
+    # Of what GetCapability reports ONNX Runtime only makes a log entry.
+    _owner(this).finish()
 
 
 @guarded("(Ep *, const void *)")
 def _on_run_start(this: Any, options: Any) -> None:
     if not _owner(this).kernels:
-        _owner(this).check_strict()  # an older ONNX Runtime says nothing of a session's end
+        _owner(this).finish()  # an older ONNX Runtime compiles no regions of such a model
     if _owner(this).lends:
         allocation.begin_run()
 
@@ -530,8 +600,12 @@ def _on_run_end(this: Any, options: Any, waits: bool) -> None:
 
 @callback("void(Ep *, void **, size_t)")
 def _release_kernels(this: Any, kernels: Any, count: int) -> None:
-    for i in range(count):
-        let_go(kernels[i])
+    runtimes = {kernel.region.device.runtime for i in range(count)
+                if (kernel := let_go(kernels[i])) is not None}
+    kernel = None
+    for runtime in runtimes:
+        with runtime.lock:
+            runtime.collect()
 
 
 # The library
@@ -554,7 +628,8 @@ class Factory:
     def copies(self) -> Any:
         """The registry of the copies between providers, which sessions share."""
         if self._copies is None:
-            self._copies = ffi.gc(allocation.copy_kernels(_name), api().ReleaseKernelRegistry)
+            self._copies = ffi.gc(
+                allocation.copy_kernels(_names[identity.current()]), api().ReleaseKernelRegistry)
         return self._copies
 
 
@@ -564,6 +639,7 @@ def _create_factories(
 ) -> Any:
     status = capi.connect(base)
     if status == ffi.NULL:
+        identity.take(ffi.string(name).decode())
         out[0] = keep(Factory())
         count[0] = 1
     return status

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import DmlError
 from .capi import api, ffi
+from .protobuf import content, number
 
 _LEVEL, _NAME = 4, b"kompute_dml"
 _FLOAT32, _IR_VERSION, _OPSET = 1, 8, 13
@@ -91,28 +92,11 @@ def _given(session_options: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _model(names: Sequence[str]) -> bytes:
-    """A model of empty initializers, which are its outputs. It is in the wire format of Protocol
-    Buffers, as the provider works without the package onnx."""
-    graph = _field(2, _NAME)
+    """A model of empty initializers, which are its outputs."""
+    graph = content(2, _NAME)
     for name in names:
         text = name.encode()
-        graph += _field(5, _number(1, 0) + _number(2, _FLOAT32) + _field(8, text) + _field(9, b""))
-        graph += _field(12, _field(1, text) + _field(2, _field(1, _number(1, _FLOAT32))))
-    return (_number(1, _IR_VERSION) + _field(7, graph)
-            + _field(8, _field(1, b"") + _number(2, _OPSET)))
-
-
-def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
-
-
-def _field(field: int, content: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(content)) + content
-
-
-def _varint(value: int) -> bytes:
-    parts = []
-    while value > 127:
-        parts.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*parts, value])
+        graph += content(5, number(1, 0) + number(2, _FLOAT32) + content(8, text) + content(9, b""))
+        graph += content(12, content(1, text) + content(2, content(1, number(1, _FLOAT32))))
+    return (number(1, _IR_VERSION) + content(7, graph)
+            + content(8, content(1, b"") + number(2, _OPSET)))

@@ -1,4 +1,4 @@
-"""com.microsoft MoE beside ONNX Runtime's CPU provider, and when the cost model refuses it."""
+"""com.microsoft MoE and QMoE beside ONNX Runtime's CPU provider, and when both are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytest.importorskip("onnxruntime", reason="results are compared with ONNX Runtim
 import kompute_dml as dml
 import kompute_dml.onnx_backend as backend
 from kompute_dml.onnx import cost, placement
-from kompute_dml.onnx.graph import Graph, Node, Value
+from kompute_dml.onnx.graph import OnnxGraph, OnnxNode, OnnxValue
 from kompute_dml.onnx.row import MICROSOFT
 from onnx_graphs import FLOAT, RELEASE, cpu, model, node
 
@@ -37,6 +37,8 @@ def _given(rng: np.random.Generator, parts: int, biased: bool, *tokens: int
     ("relu", True, (7,), {"k": 2}), ("gelu", False, (7,), {"k": 1}),
     ("silu", True, (2, 4), {"k": 3, "normalize_routing_weights": 1}),
     ("identity", False, (1,), {"k": _EXPERTS}),
+    ("silu", True, (2,), {"k": 2, "normalize_routing_weights": 1}),  # fewer than there are
+    ("swiglu", True, (1,), {"k": 2, "swiglu_fusion": 1, "activation_beta": 1.0}),
     ("swiglu", True, (6,), {"k": 2, "swiglu_fusion": 1, "activation_alpha": 1.702,
                             "activation_beta": 1.0, "swiglu_limit": 2.0}),
     ("swiglu", False, (6,), {"k": 2, "swiglu_fusion": 1, "normalize_routing_weights": 1}),
@@ -59,17 +61,56 @@ def test_experts(
     np.testing.assert_allclose(got, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
 
 
+@needs_experts
+@pytest.mark.parametrize("tokens", [1, 6])
+@pytest.mark.parametrize(("bits", "block", "zeros", "weighted"), [
+    (4, 16, False, False), (4, 32, True, False), (4, 0, False, False), (8, 16, True, False),
+    (8, 0, False, False), (4, 16, False, True)])
+def test_experts_of_few_bits(
+    bits: int, block: int, zeros: bool, weighted: bool, tokens: int, rng: np.random.Generator
+) -> None:
+    """One token chooses 2 of 5 experts, whose weights are gathered; 6 tokens may choose all. The
+    CPU provider takes 8 bits of activations beside weights of 8 bits."""
+    size, inner = 32, 64
+    given: dict[str, np.ndarray] = {}
+    for n, rows, columns in ((1, 2 * inner, size), (2, size, inner)):
+        blocks = columns // block if block else 1
+        given[f"w{n}"] = rng.integers(0, 256, (_EXPERTS, rows, columns * bits // 8), np.uint8)
+        scales = rng.uniform(0.5, 1, (_EXPERTS, rows, blocks)) * 2.0**-bits
+        given[f"s{n}"] = scales.astype(np.float32)[..., slice(None) if block else 0]
+        given[f"b{n}"] = rng.standard_normal((_EXPERTS, rows)).astype(np.float32)
+        if zeros:
+            wide = -(-blocks * bits // 8)
+            given[f"z{n}"] = rng.integers(0, 256, (_EXPERTS, rows, wide), np.uint8)
+    fed = {"x": rng.standard_normal((tokens, size)).astype(np.float32),
+           "r": rng.standard_normal((tokens, _EXPERTS)).astype(np.float32)}
+    names = f"x r w1 s1 b1 w2 s2 b2 - - - {'z1 z2' if zeros else '- -'}"
+    if weighted:
+        fed["weights"] = rng.uniform(0.1, 1, (tokens, _EXPERTS)).astype(np.float32)
+        names += " - weights"
+    more = {"block_size": block} if block else {}
+    built = model(
+        [node("QMoE", names, "y", MICROSOFT, activation_type="swiglu", swiglu_fusion=1, k=2,
+              activation_alpha=1.702, activation_beta=1.0, normalize_routing_weights=1,
+              expert_weight_bits=bits, **more)],
+        [(n, FLOAT, x.shape) for n, x in fed.items()], [("y", FLOAT, fed["x"].shape)], given)
+    (got,) = backend.run_model(onnx.load_model_from_string(built), fed)
+    (wanted,) = cpu(built).run(None, fed)
+    np.testing.assert_allclose(
+        got, wanted, rtol=0, atol=(2e-5 if bits == 4 else 2e-2) * np.abs(wanted).max())
+
+
 def _reason(device: dml.Device, experts: int, k: int, **more: Any) -> str | None:
-    def value(name: str, *shape: int, constant: bool = False) -> Value:
-        return Value(name, np.dtype("float32"), shape,
-                     np.broadcast_to(np.float32(0), shape) if constant else None)
+    def value(name: str, *shape: int, constant: bool = False) -> OnnxValue:
+        return OnnxValue(name, np.dtype("float32"), shape,
+                         np.broadcast_to(np.float32(0), shape) if constant else None)
 
     x, y = value("x", 4096, 256), value("y", 4096, 256)
     weights = [value("w1", experts, 64, 256, constant=True),
                value("w2", experts, 256, 64, constant=True)]
-    moe = Node("MoE", MICROSOFT, 1, (x, value("r", 4096, experts), weights[0], None, weights[1]),
-               (y,), {"k": k, "activation_type": "relu", **more})
-    graph = Graph([moe], [x, moe.inputs[1]], [y])  # type: ignore[list-item]
+    moe = OnnxNode("MoE", MICROSOFT, 1, (x, value("r", 4096, experts), weights[0], None,
+                                  weights[1]), (y,), {"k": k, "activation_type": "relu", **more})
+    graph = OnnxGraph([moe], [x, moe.inputs[1]], [y])  # type: ignore[list-item]
     placed = placement.place([moe], device)
     if placed.reasons:
         return placed.reasons[moe]

@@ -17,6 +17,7 @@ import kompute_dml as dml  # noqa: E402
 import kompute_dml.onnxruntime as kompute  # noqa: E402
 from kompute_dml.onnx.region import Region  # noqa: E402
 from kompute_dml.onnxruntime import allocation, capture, provider  # noqa: E402
+from kompute_dml.onnxruntime.kernel import RegionKernel  # noqa: E402
 from onnx_graphs import FLOAT, INT64, RELEASE, model, needs_provider, node  # noqa: E402
 from provider_tools import session  # noqa: E402
 from threads import in_threads  # noqa: E402
@@ -30,8 +31,8 @@ SIZES = (4, 8)
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One entry for each region that ONNX Runtime's executor runs."""
     calls: list[int] = []
-    compute = provider.Kernel.compute
-    monkeypatch.setattr(provider.Kernel, "compute", lambda self, context: (
+    compute = RegionKernel.compute
+    monkeypatch.setattr(RegionKernel, "compute", lambda self, context: (
         calls.append(1), compute(self, context))[1])
     return calls
 
@@ -122,10 +123,10 @@ def test_a_run_that_failed_is_not_replayed(
 ) -> None:
     bound, launch = _Bound(made), Region.launch
 
-    def fail_at_the_last(self: Region, inputs: Any) -> Any:
+    def fail_at_the_last(self: Region, *inputs: Any) -> Any:
         if self.outputs[0].name == "y":
             raise ZeroDivisionError("by design")
-        return launch(self, inputs)
+        return launch(self, *inputs)
 
     with monkeypatch.context() as patch:
         patch.setattr(Region, "launch", fail_at_the_last)

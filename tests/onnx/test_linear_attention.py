@@ -10,9 +10,9 @@ pytest.importorskip("onnxruntime", reason="the models are built beside ONNX Runt
 
 import kompute_dml as dml
 import kompute_dml.onnx_backend as backend
-from kompute_dml.graph.checked import Checked
 from kompute_dml.onnx.row import MICROSOFT
-from kompute_dml.operators import carried_state
+from kompute_dml.runtime import traits
+from kompute_dml.validation_cache import ValidationCache
 from onnx_graphs import FLOAT, model, node
 
 _BATCHES, _HEADS, _GROUPS, _SIZE, _WIDTH = 2, 2, 2, 8, 20
@@ -82,12 +82,12 @@ def test_long_sequences_on_a_cpu(
     device: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """lavapipe ends long loops, so that a dispatch goes on with the state of the one before."""
-    if not device._target.traits.is_cpu:
+    if not device.target.traits.is_cpu:
         pytest.skip("only CPUs count passes")
     given = _given(100, "gated_delta", rng)
     before, _ = _run(device, "gated_delta", given)
-    monkeypatch.setattr(carried_state, "_PASSES_ON_CPU", 1)
-    monkeypatch.setattr(device, "_checked", Checked())  # else the plan is a kept one
+    monkeypatch.setattr(traits, "LEAST_LOOP_PASSES", 64)
+    monkeypatch.setattr(device, "validation_cache", ValidationCache())  # else it is a known plan
     count, results = _run(device, "gated_delta", given)
     assert count == before + 3
     for got, wanted in zip(results, _wanted(given)):

@@ -11,11 +11,14 @@ import pytest
 pytest.importorskip("onnx", reason="the models are built with onnx")
 pytest.importorskip("onnxruntime", reason="the models are compared with ONNX Runtime's")
 
-from onnx import TensorProto
+import onnx
+from onnx import TensorProto, helper
 
 import kompute_dml.onnx_backend as backend
+from kompute_dml import tuning
 from kompute_dml.onnx.row import MICROSOFT
 from onnx_graphs import FLOAT, both, cpu, model, node, provider_works
+from test_convolution import EveryWork
 
 _B, _S, _L, _N, _H, _V, _P = 2, 3, 5, 2, 4, 4, 7
 _MASKS, _FILTER = ("lengths", "bounds", "mask2", "mask3"), -2.0
@@ -182,6 +185,39 @@ def test_a_cache_that_is_still_empty(
     op: str, inputs: str, more: dict[str, Any], rng: np.random.Generator
 ) -> None:
     _same(rng, op, inputs, {"y": 3, "pk": 4, "pv": 4}, **more)
+
+
+@pytest.mark.parametrize("queries, dtype", [
+    (1, np.float32), (4, np.float32),
+    pytest.param(70, np.float16, marks=pytest.mark.slow)])
+def test_caches_with_fewer_rows_than_queries(
+    queries: int, dtype: type, rng: np.random.Generator
+) -> None:
+    """The last query sees all rows, each before it one less: so the first ones see none, and are 0
+    with every kernel."""
+    filled = np.array([0, 1, 3, 9, 90])
+    q = rng.standard_normal((len(filled), 2, queries, 64)).astype(dtype)
+    k, v = rng.standard_normal((2, len(filled), 2, 96, 64)).astype(dtype)
+    given = {"q": q, "k": k, "v": v, "filled": filled}
+    built = onnx.load_model_from_string(model(
+        [node("Attention", "q k v - - - filled", "y", is_causal=1)],
+        [(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in given.items()],
+        [("y", helper.np_dtype_to_tensor_dtype(q.dtype), q.shape)], opset=24))
+    scores = q.astype(np.float64) @ k.astype(np.float64).transpose(0, 1, 3, 2) / 8
+    last = filled[:, None, None] - queries + np.arange(queries)[:, None]
+    powers = np.where((np.arange(96) <= last)[:, None], np.exp(scores), 0)
+    sums = powers.sum(-1, keepdims=True)
+    expected = powers / np.where(sums, sums, 1) @ v.astype(np.float64)
+    names = {""}  # what the device would choose, then each other kernel
+    tried: set[str] = set()
+    while names - tried:
+        tried.add(name := (names - tried).pop())
+        with tuning.trial(EveryWork(name)) as trial:
+            (y,) = backend.prepare(built).run(given)
+        names |= {n for key, asked in trial.asked.items() if "attention" in key for n in asked}
+        np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5 if dtype is np.float32 else 4e-3,
+                                   err_msg=name)
+    assert len(tried) > 1
 
 
 @pytest.mark.parametrize("more", [{}, {"softcap": 2.0}])

@@ -37,13 +37,13 @@ def test_slices(start: int, end: int, step: int, rng: np.random.Generator) -> No
            dict(b=[start, 1], e=[end, 6], a=[0, 1], s=[step, 2]), x)
 
 
-@pytest.mark.parametrize("unfused", ["", "chains,tails"])
+@pytest.mark.parametrize("unfused", ["", "elementwise_fusion,epilogue"])
 def test_what_overlaps_is_not_overwritten(
     unfused: str, device: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sum, or a chain that begins with one, may overwrite an input, but not if that overlaps the
     other input."""
-    monkeypatch.setenv("KOMPUTE_DML_UNFUSED", unfused)
+    monkeypatch.setenv("KOMPUTE_DML_DISABLE_PASSES", unfused)
     for begin in (0, 1):
         builder = Builder(device)
         x, a, s, n, y = (builder.new([i], "float32") for i in (9, 9, 8, 8, 8))

@@ -104,6 +104,35 @@ def test_weights_in_blocks_of_bits(
     np.testing.assert_allclose(got, y, rtol=2e-3 if dtype is np.float16 else 1e-6, atol=1e-3)
 
 
+@pytest.mark.parametrize("zeros", ["", "packed", "numbers"])
+@pytest.mark.parametrize(("bits", "k", "block"), [(4, 90, 32), (8, 64, 16)])
+def test_weights_whose_rows_choose_their_blocks(
+    bits: int, k: int, block: int, zeros: str, rng: np.random.Generator
+) -> None:
+    """g_idx says which block's scale and zero point each row of B has."""
+    n, blocks = 5, -(-k // block)
+    a = rng.integers(-8, 9, (3, k)).astype(np.float32)
+    b = rng.integers(0, 1 << bits, (n, blocks * block), np.uint8)
+    scales = (2.0 ** rng.integers(-9, -6, (n, blocks))).astype(np.float32)
+    zero: Any = rng.integers(0, 1 << bits, (n, blocks), np.uint8)
+    given = {"b": _packed(b, bits).reshape(n, blocks, -1), "scales": scales.reshape(-1)}
+    if zeros == "packed":
+        given["zero"] = _packed(zero, bits).reshape(-1)
+    elif zeros:
+        zero = (zero / 2 + 0.25).astype(np.float32)
+        given["zero"] = zero
+    else:
+        zero[:] = 1 << bits - 1
+    groups = given["groups"] = rng.integers(0, blocks, k).astype(np.int32)
+    y = a @ ((b[:, :k] - zero[:, groups].astype(np.float64)) * scales[:, groups]).T
+    names = f"a b scales {'zero' if zeros else '-'} groups"
+    built = model(
+        [node("MatMulNBits", names, "y", "com.microsoft", K=k, N=n, bits=bits, block_size=block)],
+        [("a", FLOAT, a.shape)], [("y", FLOAT, y.shape)], given)
+    got = backend.prepare(built).run([a])[0]
+    np.testing.assert_allclose(got, y, rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("transposed", [0, 1])
 def test_qgemm(quantized: bool, transposed: int, rng: np.random.Generator) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -85,3 +87,67 @@ def test_a_region_has_two_numbers_a_dimension() -> None:
     with pytest.raises(UnsupportedError, match="a region of 8 numbers"):
         _run(np.zeros((1, 2, 5, 8), np.float32), [], [1, 2, 3, 3], region=_REGION[:6],
              coordinate_transformation_mode="tf_crop_and_resize")
+
+
+_HALF = Fraction(1, 2)
+_ROUNDINGS = {
+    "round_prefer_floor": lambda x: math.ceil(x - _HALF),
+    "round_prefer_ceil": lambda x: math.floor(x + _HALF), "floor": math.floor, "ceil": math.ceil,
+}
+_PAIRS = ((20, 6, 4), (26, 64, 5), (4, 8, 4), (7, 14, 3), (10, 30, 4), (8, 3, 4), (3, 1, 4),
+          (5, 5, 4), (6, 4, 4), (9, 100, 4))
+
+
+def _coordinate(mode: str, i: int, n: int, made: int) -> Fraction:
+    """By ONNX's text."""
+    middle = (i + _HALF) * Fraction(n, made)
+    if mode == "align_corners":
+        return Fraction(i * (n - 1), made - 1) if made > 1 else Fraction()
+    if mode == "pytorch_half_pixel" and made == 1:
+        return Fraction()
+    return {"asymmetric": middle - _HALF * Fraction(n, made),
+            "tf_half_pixel_for_nn": middle}.get(mode, middle - _HALF)
+
+
+@pytest.mark.parametrize("mode", [
+    "half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners", "tf_half_pixel_for_nn",
+    "half_pixel_symmetric"])
+def test_nearest_elements_are_those_of_exact_fractions(mode: str) -> None:
+    nodes, inputs, outputs, given, arrays, wanted = [], [], [], [], [], []
+    for how, rounded in _ROUNDINGS.items():
+        for n, made, rank in _PAIRS:
+            name = f"{how}_{n}_{made}"
+            x = np.arange(2 * n, dtype=np.float32).reshape(2, *[1] * (rank - 2), n)
+            sizes = np.array([*x.shape[:-1], made])
+            given.append(numpy_helper.from_array(sizes, name + "_sizes"))
+            nodes.append(helper.make_node(
+                "Resize", [name, "nothing", "nothing", name + "_sizes"], [name + "_y"],
+                mode="nearest", nearest_mode=how, coordinate_transformation_mode=mode))
+            inputs.append(helper.make_tensor_value_info(name, 1, x.shape))
+            outputs.append(helper.make_tensor_value_info(name + "_y", 1, sizes.tolist()))
+            arrays.append(x)
+            at = [rounded(_coordinate(mode, i, n, made)) for i in range(made)]
+            wanted.append(x[..., np.clip(at, 0, n - 1)])
+    given.append(numpy_helper.from_array(np.zeros(0, np.float32), "nothing"))
+    opset = 11 if mode == "tf_half_pixel_for_nn" else 19
+    got = backend.run_model(helper.make_model(
+        helper.make_graph(nodes, "g", inputs, outputs, given),
+        opset_imports=[helper.make_opsetid("", opset)]), arrays)
+    for x, y, node in zip(got, wanted, nodes):
+        np.testing.assert_array_equal(x, y, err_msg=node.output[0])
+
+
+def test_nearest_elements_of_crops_and_many_dimensions_are_moved_as_they_are() -> None:
+    """No product touches them: NaN stays where it is, and INT64 is exact."""
+    x = np.random.default_rng(7).standard_normal((1, 2, 5, 8)).astype(np.float32)
+    crop: dict[str, Any] = dict(mode="nearest", extrapolation_value=2.5,
+                                coordinate_transformation_mode="tf_crop_and_resize")
+    _, wanted = _run(x, [], [1, 2, 3, 4], **crop)
+    hole = wanted[0, 0, 1, 2]
+    got, _ = _run(np.where(x == hole, np.nan, x), [], [1, 2, 3, 4], **crop)
+    np.testing.assert_array_equal(got, np.where(wanted == hole, np.nan, wanted))
+    deep = np.arange(2**6, dtype=np.float32).reshape(2, 2, 2, 2, 2, 2)
+    deep[0, 0, 0, 0, 0, 0] = np.nan
+    got, _ = _run(deep, [], [4, 4, 4, 4, 4, 2], np.repeat(np.float32([0, 1]), 6), mode="nearest")
+    np.testing.assert_array_equal(got, deep.repeat(2, 0).repeat(2, 1).repeat(2, 2).repeat(2, 3)
+                                  .repeat(2, 4))

@@ -27,7 +27,7 @@ import onnx_cpu
 from kompute_dml.cli import cli
 from kompute_dml.device import shared_device
 from kompute_dml.onnx import shapes
-from kompute_dml.onnx.graph import Node, Value
+from kompute_dml.onnx.graph import OnnxNode, OnnxValue
 from kompute_dml.onnxruntime import capi, provider
 from onnx_graphs import (
     FLOAT,
@@ -96,8 +96,8 @@ def test_an_evaluation_is_the_cpu_s(op: str, inputs: list[Any], attributes: dict
     if "value" in attributes:
         attributes = {"value": np.array([5])}
     arrays = [np.asarray(x) for x in inputs]
-    values = [Value(str(i), x.dtype, x.shape) for i, x in enumerate(arrays)]
-    described = Node(op, "", 1, tuple(values), (None,) * outputs, attributes)
+    values = [OnnxValue(str(i), x.dtype, x.shape) for i, x in enumerate(arrays)]
+    described = OnnxNode(op, "", 1, tuple(values), (None,) * outputs, attributes)
     assert shapes.can(described)
     for got, y in zip(shapes.evaluate(described, arrays), wanted, strict=True):
         assert got.dtype == y.dtype and got.shape == y.shape
@@ -109,10 +109,10 @@ def test_every_evaluator_has_a_case() -> None:
 
 
 def test_division_by_zero() -> None:
-    x = Value("x", np.dtype("int64"), ())
+    x = OnnxValue("x", np.dtype("int64"), ())
     for op, inputs in (("Div", 2), ("Mod", 2), ("Range", 3)):
         with pytest.raises(dml.ValidationError, match="divided by 0"):
-            shapes.evaluate(Node(op, "", 1, (x,) * inputs, (None,)), [I(0)] * inputs)
+            shapes.evaluate(OnnxNode(op, "", 1, (x,) * inputs, (None,)), [I(0)] * inputs)
 
 
 def test_one_hot_of_no_depth() -> None:
@@ -125,9 +125,10 @@ def test_one_hot_of_no_depth() -> None:
     for depth in (0, -1):
         with pytest.raises(dml.ValidationError, match=f"at least 1, but got {depth}"):
             prepared.run([given[0], np.array(depth), given[1]])
-    values = [Value(str(i), np.dtype("int64"), ()) for i in range(3)]
+    values = [OnnxValue(str(i), np.dtype("int64"), ()) for i in range(3)]
     with pytest.raises(dml.ValidationError, match="at least 1, but got -1"):
-        shapes.evaluate(Node("OneHot", "", 11, tuple(values), (None,)), [I([1]), I(-1), I([0, 1])])
+        one_hot = OnnxNode("OneHot", "", 11, tuple(values), (None,))
+        shapes.evaluate(one_hot, [I([1]), I(-1), I([0, 1])])
 
 
 def attention() -> bytes:
@@ -317,7 +318,7 @@ def test_real_models_run_in_one_region() -> None:
 def test_what_one_buffer_cannot_hold_is_left_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     built = model([node("Neg", "x", "n"), node("Add", "n k", "y")], [("x", FLOAT, [1])],
                   [("y", FLOAT, [64])], {"k": np.arange(64, dtype=np.float32)})
-    engine = shared_device(None)._runtime.engine
+    engine = shared_device(None).runtime.engine
     monkeypatch.setattr(engine, "max_buffer", 255)
     with provider.decisions() as decisions:
         made = session(built, False, claim="all")

@@ -108,6 +108,29 @@ def test_grouped_attention(length: int, packed: bool, rotary: int, more: dict[st
           ("total",), num_heads=_N, kv_num_heads=_G, do_rotary=rotary, rotary_interleaved=0, **more)
 
 
+@pytest.mark.parametrize(("interleaved", "size", "ids"), [
+    (1, 16, False), (0, 32, False), (0, 16, True)])
+@pytest.mark.parametrize("length", [1, _S])
+def test_grouped_attention_turns_keys_where_they_go(
+    length: int, interleaved: int, size: int, ids: bool, rng: np.random.Generator
+) -> None:
+    """Pairs of neighbours, 16 elements of each head of 32, and positions that are given."""
+    before, capacity = (_P if length == 1 else 0), 12
+    angles = rng.uniform(0, 6, (capacity, 8)).astype(np.float32)
+    given = {"q": _numbers(rng, _B, length, _N * size),
+             **{n: _numbers(rng, _B, length, _G * size) for n in ("k", "v")},
+             **{n: _numbers(rng, _B, _G, capacity, size) for n in ("pk", "pv")},
+             "ends": np.full(_B, before + length - 1, np.int32),
+             "total": np.array(before + length, np.int32),
+             "cos": np.cos(angles), "sin": np.sin(angles)}
+    names = "q k v pk pv ends total cos sin"
+    if ids:  # of a prompt, ONNX Runtime's CPU only reads the first one
+        given["ids"] = np.tile(np.arange(3, 3 + length), (_B, 1))
+        names += " ids"
+    _same("GroupQueryAttention", names, given, {"y": 3, "k2": 4, "v2": 4}, before + length,
+          ("total",), num_heads=_N, kv_num_heads=_G, do_rotary=1, rotary_interleaved=interleaved)
+
+
 @pytest.mark.parametrize(("interleaved", "first"), [(0, True), (1, False)])
 def test_rotary_embedding(interleaved: int, first: bool, rng: np.random.Generator) -> None:
     angles = rng.uniform(0, 6, (9, _H // 2)).astype(np.float32)

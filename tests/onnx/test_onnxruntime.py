@@ -76,7 +76,7 @@ def test_no_garbage_is_collected_while_a_session_is_made(
         (gc.enable if usual else gc.disable)()
         session(dense)
         assert gc.isenabled() == usual
-        monkeypatch.setattr(provider, "Kernel", fails)
+        monkeypatch.setattr(provider, "RegionKernel", fails)
         with pytest.raises(Exception, match="afterwards"):
             session(dense)
         assert (seen, gc.isenabled()) == ([False], usual)
@@ -174,7 +174,7 @@ def test_profile(dense: bytes, tmp_path: Path) -> None:
     made = session(dense, profile=path)
     for _ in range(3):
         made.run(None, {"x": np.ones((2, K), np.float32)})
-    has_times = last_kernel().region.device._runtime.engine.timestamps_valid
+    has_times = last_kernel().region.device.runtime.engine.timestamps_valid
     del made
     gc.collect()
     events = json.loads(path.read_text())["traceEvents"]

@@ -199,7 +199,7 @@ TWINS = [
     Twin("Mod", dml.modulus_truncate,
          _pair(f32([7, -7, 3, -3, 0.1, -0.1, 5.5, 0, np.inf, -np.inf, np.nan, 1e30])),
          {"fmod": 1}, "fmod-float32"),
-    *(Twin("Div", dml.divide, [_I.astype(t), _J.astype(t)], label=t)
+    *(Twin("Div", lambda a, b: dml.divide(a=a, b=b), [_I.astype(t), _J.astype(t)], label=t)
       for t in ("int32", "int64", "uint8", "uint32")),
     *(_shift(d, t) for d in ("LEFT", "RIGHT") for t in ("uint8", "uint32", "uint64")),
     Twin("Round", dml.round, [f32([*_TIES, *_EXTREMES, 0.49999997, 8388609.0, -2.7])]),

@@ -22,9 +22,10 @@ import onnx  # noqa: E402
 
 import kompute_dml.onnxruntime as kompute  # noqa: E402
 from kompute_dml.onnx import mapping  # noqa: E402
-from kompute_dml.onnx.graph import Node, Value  # noqa: E402
+from kompute_dml.onnx.graph import OnnxNode, OnnxValue  # noqa: E402
 from kompute_dml.onnx.region import Region  # noqa: E402
 from kompute_dml.onnxruntime import capi, provider  # noqa: E402
+from kompute_dml.onnxruntime.kernel import RegionKernel  # noqa: E402
 from kompute_dml.toolchain import native  # noqa: E402
 from onnx_graphs import (  # noqa: E402
     BOOL,
@@ -155,7 +156,7 @@ def test_an_exception_in_a_run_becomes_a_status(
     assert made.run(None, {"x": np.ones((1, K), np.float32)})[0].shape == (1, N)
 
 
-@pytest.mark.parametrize("owner", [provider.Provider, provider.Kernel],
+@pytest.mark.parametrize("owner", [provider.Provider, RegionKernel],
                          ids=["CreateEp", "Compile"])
 def test_an_exception_while_a_session_is_made_becomes_a_status(
     owner: Any, dense: bytes, monkeypatch: pytest.MonkeyPatch
@@ -188,8 +189,8 @@ def test_an_unsupported_operator_set() -> None:
     built = model([node("Relu", "x", "y")], [("x", FLOAT, [2])], [("y", FLOAT, [2])], opset=99)
     with pytest.raises(Exception, match=r"(?i)opset 99"):
         session(built, claim="all")
-    x, y = Value("x", np.dtype("float32"), (2,)), Value("y", np.dtype("float32"), (2,))
-    reason = mapping.candidate(Node("Relu", "", 99, (x,), (y,)), dml.default_device())
+    x, y = OnnxValue("x", np.dtype("float32"), (2,)), OnnxValue("y", np.dtype("float32"), (2,))
+    reason = mapping.candidate(OnnxNode("Relu", "", 99, (x,), (y,)), dml.default_device())
     assert isinstance(reason, str) and "version 99 of the operator is not known" in reason
 
 
@@ -198,7 +199,7 @@ def test_a_lost_device(dense: bytes) -> None:
     made, other = session(dense), cpu(dense)
     recorder = next(iter(
         k for k in capi.alive.values() if isinstance(k, provider.Provider)
-    )).device._runtime.recorder
+    )).device.runtime.recorder
     recorder.synchronize()
     recorder.lost = dml.DeviceLostError("the device is gone")
     with pytest.raises(Exception, match="kompute_dml: the device is gone"):

@@ -16,7 +16,7 @@ import onnx  # noqa: E402
 from onnx import helper  # noqa: E402
 
 import kompute_dml.onnxruntime as kompute  # noqa: E402
-from kompute_dml.onnx.graph import Node  # noqa: E402
+from kompute_dml.onnx.graph import OnnxNode  # noqa: E402
 from kompute_dml.onnx.row import WITHOUT_EFFECT  # noqa: E402
 from kompute_dml.onnx.rows import TABLE  # noqa: E402
 from kompute_dml.onnxruntime import capi, provider  # noqa: E402
@@ -186,7 +186,7 @@ def test_attributes_of_every_kind(rng: np.random.Generator) -> None:
 
 
 def test_long_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[Node] = []
+    read: list[OnnxNode] = []
 
     class Noted(GraphReader):
         def __init__(self, *arguments: Any) -> None:

@@ -15,7 +15,8 @@ pytest.importorskip("cffi", reason="the provider needs cffi")
 from kompute_dml.graph import builder
 from kompute_dml.lowering.plan import PERSISTENT, Dispatch, Operand, Plan, Target
 from kompute_dml.onnx.region import MAX_PLANS
-from kompute_dml.onnxruntime import capi, provider
+from kompute_dml.onnxruntime import capi
+from kompute_dml.onnxruntime.kernel import RegionKernel
 from kompute_dml.operators import base
 from kompute_dml.runtime import recorder as recorder_module
 from kompute_dml.runtime import windows
@@ -97,7 +98,7 @@ def test_a_constant_of_two_regions_is_uploaded_and_prepared_once(
              node("MatMul", "b w", "y")]
     built = model(nodes, [("x", FLOAT, [64, 64])], [("y", FLOAT, [64, 64])], {"w": w})
     made = session(built, False, claim="all")
-    kernels = [k for k in capi.alive.values() if isinstance(k, provider.Kernel)][-2:]
+    kernels = [k for k in capi.alive.values() if isinstance(k, RegionKernel)][-2:]
     assert uploaded == [w.shape] and kernels[0].region._prepared is kernels[1].region._prepared
     x = {"x": (rng.standard_normal((64, 64)) / 64).astype(np.float32)}
     np.testing.assert_allclose(
@@ -116,7 +117,7 @@ def test_a_plan_is_recorded_once(
             )
     region = last_kernel().region
     recordings = [plan._recording for plan in region._plans.values()]
-    recorder = region.device._runtime.recorder
+    recorder = region.device.runtime.recorder
     before = recorder.submits
     with monkeypatch.context() as patch:
         patch.setattr(recorder, "record", None)
@@ -141,7 +142,7 @@ def _plan_of(dense: bytes) -> tuple[Any, Any, Any]:
     kept = session(dense)
     region, x = last_kernel().region, [np.ones((3, K), np.float32)]
     kept.run(None, {"x": x[0]})
-    return region.plan(x), x, region.device._runtime
+    return region.plan(x), x, region.device.runtime
 
 
 def test_all_submits_of_a_plan_are_waited_for(
@@ -173,7 +174,7 @@ def test_what_an_interrupted_run_reads_is_not_written_before_it_is_done(
 
 def test_what_was_dropped_comes_back_when_a_region_runs(dense: bytes) -> None:
     plan, x, runtime = _plan_of(dense)
-    dropped = plan._device.empty([99])
+    dropped = plan.device.empty([99])
     used = runtime.heap.used
     del dropped
     plan.run(x)
@@ -209,7 +210,7 @@ def test_windows_and_what_is_too_large_for_them(
                 made.run(None, x)[0], theirs.run(None, x)[0], rtol=1e-5, atol=1e-5
             )
     region = last_kernel().region
-    engine = region.device._runtime.engine
+    engine = region.device.runtime.engine
     *small, too_large = (
         plan._download for plan in sorted(region._plans.values(), key=lambda p: p._outgoing_bytes))
     assert all(map(bool, small)) == engine.records_barriers
@@ -261,8 +262,8 @@ def test_views_are_strides_of_their_readers(
     built = model([node("Transpose", "x", "t"), node("Slice", "t begin end", "s"),
                    node("Relu", "s", "y")], [("x", FLOAT, [3, 5])], [("y", FLOAT, [3, 3])], bounds)
     x = rng.standard_normal((3, 5)).astype(np.float32)
-    for left_out, dispatches in (("", 1), ("views", 3)):
-        monkeypatch.setenv("KOMPUTE_DML_UNFUSED", left_out)
+    for left_out, dispatches in (("", 1), ("view_propagation", 3)):
+        monkeypatch.setenv("KOMPUTE_DML_DISABLE_PASSES", left_out)
         made = session(built, False, claim="all")
         (y,) = made.run(None, {"x": x})
         np.testing.assert_array_equal(y, np.maximum(x.T[1:4], 0))

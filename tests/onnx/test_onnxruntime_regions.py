@@ -17,16 +17,16 @@ pytest.importorskip("cffi", reason="the provider needs cffi")
 
 from onnx import helper
 
+from kompute_dml import validation_cache
 from kompute_dml.device import shared_device
-from kompute_dml.graph import checked as checked_module
-from kompute_dml.graph.checked import Checked
 from kompute_dml.onnx import mapping
-from kompute_dml.onnx.graph import Node, Value
+from kompute_dml.onnx.graph import OnnxNode, OnnxValue
 from kompute_dml.onnx.partition import joined, regions
 from kompute_dml.onnx.region import Region
 from kompute_dml.onnxruntime import provider
 from kompute_dml.onnxruntime.graph import GraphReader
 from kompute_dml.operators import base
+from kompute_dml.validation_cache import ValidationCache
 from onnx_graphs import BOOL, FLOAT, cpu, model, needs_provider, node, placement, quantized_dense
 from provider_tools import NAME, K, N, session
 
@@ -43,7 +43,7 @@ def test_equal_operators_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> No
 
     device = shared_device()
     monkeypatch.setattr(dml.Device, "create_operator", noted)
-    monkeypatch.setattr(device, "_checked", Checked())
+    monkeypatch.setattr(device, "validation_cache", ValidationCache())
     nodes = [node("Sqrt" if i % 2 else "Erf", *names) for i, names in enumerate(
         itertools.pairwise("xabcdy"))]
     made = session(model(nodes, [("x", FLOAT, [3])], [("y", FLOAT, [3])]), False, claim="all")
@@ -79,8 +79,8 @@ def test_a_model_is_looked_at_once(
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checked_module, "MAX_CHECKED", 2)
-    device, checked = shared_device(), Checked()
+    monkeypatch.setattr(validation_cache, "MAX_CHECKED", 2)
+    device, checked = shared_device(), ValidationCache()
     for size in (1, 2, 3, 1):
         x = dml.TensorDesc("float32", [size])
         checked.operator(device, dml.ElementWiseSqrtOperatorDesc(input_tensor=x, output_tensor=x))
@@ -132,7 +132,7 @@ def test_values_stay_on_the_device_inside_a_region(
     calls = []
     launch = Region.launch
     monkeypatch.setattr(
-        Region, "launch", lambda self, x: calls.append(self.label) or launch(self, x))
+        Region, "launch", lambda self, *x: calls.append(self.label) or launch(self, *x))
     x = rng.standard_normal((6, 6)).astype(np.float32)
     got = session(built, False, claim="all").run(None, {"x": x})[0]
     assert calls == ["Trilu Trilu Trilu"]
@@ -141,10 +141,10 @@ def test_values_stay_on_the_device_inside_a_region(
 
 def test_regions_do_not_enclose_what_is_not_theirs() -> None:
     """a -> b -> c with b unclaimed, and a -> c: a and c cannot be one region."""
-    v = {name: Value(name) for name in "xabcde"}
+    v = {name: OnnxValue(name) for name in "xabcde"}
 
-    def make(op: str, inputs: str, output: str) -> Node:
-        return Node(op, "", 1, tuple(v[i] for i in inputs), (v[output],))
+    def make(op: str, inputs: str, output: str) -> OnnxNode:
+        return OnnxNode(op, "", 1, tuple(v[i] for i in inputs), (v[output],))
 
     nodes = [make("A", "x", "a"), make("B", "a", "b"), make("A", "ab", "c"), make("A", "c", "d"),
              make("A", "a", "e")]
@@ -154,22 +154,22 @@ def test_regions_do_not_enclose_what_is_not_theirs() -> None:
 
 
 def test_absent_values_join_nothing() -> None:
-    nodes = [Node("A", "", 1, (None,), (Value("a"), None)),
-             Node("A", "", 1, (None, Value("x")), (Value("b"), None))]
+    nodes = [OnnxNode("A", "", 1, (None,), (OnnxValue("a"), None)),
+             OnnxNode("A", "", 1, (None, OnnxValue("x")), (OnnxValue("b"), None))]
     assert regions(nodes, lambda n: True) == [[n] for n in nodes]
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_regions_can_run_one_after_the_other_and_none_could_be_larger(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    values, nodes = [Value("x")], []
+    values, nodes = [OnnxValue("x")], []
     # Long models whose values are read late have paths between regions that others lie between.
     count, reach, reads, kinds = (80, 20, 2, "AB") if seed % 2 else (30, 6, 3, "AAB")
     for i in range(count):
         read = rng.integers(max(0, len(values) - reach), len(values), reads)
-        values.append(Value(str(i)))
-        nodes.append(Node(rng.choice(list(kinds)), "", 1,
-                          tuple(values[j] for j in read), (values[-1],)))
+        values.append(OnnxValue(str(i)))
+        nodes.append(OnnxNode(rng.choice(list(kinds)), "", 1,
+                              tuple(values[j] for j in read), (values[-1],)))
     found = regions(nodes, lambda n: n.op == "A")
     region_of = {n: i for i, region in enumerate(found) for n in region}
     claimed = [n for region in found for n in region]
@@ -200,9 +200,9 @@ def test_parts_of_a_model_that_nothing_connects_are_one_region() -> None:
     assert b.tolist() == [0, 2] and d.tolist() == [-3, 0, 4]
 
 
-def _can_run(nodes: list[Node], region_of: dict[Node, int]) -> bool:
+def _can_run(nodes: list[OnnxNode], region_of: dict[OnnxNode, int]) -> bool:
     """Whether regions, and nodes outside regions, have an order in which they can run."""
-    waiting: dict[Any, list[Node]] = {}
+    waiting: dict[Any, list[OnnxNode]] = {}
     for n in nodes:
         waiting.setdefault(region_of.get(n, n), []).append(n)
     missing = {v for n in nodes for v in n.outputs}

@@ -94,7 +94,7 @@ def test_quantized(
     assert made[:len(expected)] == expected
     assert made[len(expected):] in ([], ["ELEMENT_WISE_IDENTITY"] if "b" in constants else [])
     (result,) = region.run([given])
-    monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "qdq")
+    monkeypatch.setenv("KOMPUTE_DML_DISABLE_PASSES", "qdq")
     (plain,) = onnx_backend.prepare(model)._region.run([given])
     (wanted,) = graphs.cpu(model.SerializeToString(), optimize=False).run(None, {"x": given})
     step = np.abs(wanted).max() * 2.0**-20 if is_float else 1
@@ -129,7 +129,7 @@ def test_convolutions_of_bytes_hand_on_channels_side_by_side(
     monkeypatch.setattr(Builder, "like", noted)
     results, last = [], []
     for name in ("", "channels_last"):
-        monkeypatch.setenv("KOMPUTE_DML_UNFUSED", name)
+        monkeypatch.setenv("KOMPUTE_DML_DISABLE_PASSES", name)
         results.append(onnx_backend.run_model(built, given)[0])
         last.append(any(layouts))
         layouts.clear()

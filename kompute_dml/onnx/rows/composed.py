@@ -10,6 +10,7 @@ from .. import (
     composed,
     einsum,
     experts,
+    gated,
     gather,
     legacy,
     losses,
@@ -17,7 +18,7 @@ from .. import (
     microsoft,
     movement,
 )
-from ..graph import Node
+from ..graph import OnnxNode
 from ..row import COPY, FOLDED, MICROSOFT, TWO, Mapping, Refusal, elementwise, quantization
 
 _DEQUANTIZED = (None,)
@@ -27,7 +28,7 @@ _DEQUANTIZED = (None,)
 def _one_scale(*indices: int) -> Refusal:
     """Refuse nodes with several scales or zero points."""
 
-    def refuses(node: Node) -> str | None:
+    def refuses(node: OnnxNode) -> str | None:
         for i in indices:
             if (p := node.input(i)) is not None and (p.shape is None or any(
                     n != 1 for n in p.shape)):
@@ -37,12 +38,12 @@ def _one_scale(*indices: int) -> Refusal:
     return refuses
 
 
-def _cast_like(node: Node) -> str | None:
+def _cast_like(node: OnnxNode) -> str | None:
     like = node.input(1)
     return "a cast to this data type" if like is None or like.dtype in (None, BOOL) else None
 
 
-def _typed(node: Node) -> str | None:
+def _typed(node: OnnxNode) -> str | None:
     """The weights of a loss have the type of the shares."""
     x, weights = node.input(0), node.input(2)
     differ = x is not None and weights is not None and x.dtype != weights.dtype
@@ -61,11 +62,22 @@ ROWS: tuple[Mapping, ...] = (
         fields=("InputTensor",)),
     Mapping("Einsum", (12, 28), "GEMM", einsum.einsum, fields=("ATensor",),
         attributes=("equation",), multiplies=True),
-    Mapping("MoE", (1,), "GEMM", experts.mixture, MICROSOFT, fields=("ATensor",),
+    *[Mapping(op, (1,), "GEMM", experts.mixture, MICROSOFT, fields=fields,
         attributes=("activation_alpha", "activation_beta", "activation_type", "k",
                     "normalize_routing_weights", "swiglu_fusion", "swiglu_limit",
-                    "swiglu_limit_after_activation", "use_sparse_mixer"),
-        refuses=experts.refusal, multiplies=True, repetition=experts.repetition),
+                    "swiglu_limit_after_activation", "use_sparse_mixer", *more),
+        refuses=experts.refusal, multiplies=True, repetition=experts.repetition)
+      for op, fields, more in (("MoE", ("ATensor",), ()), ("QMoE", ("ATensor", None), (
+          "accuracy_level", "block_size", "expert_weight_bits", "fc1_expert_weight_bits",
+          "fc2_expert_weight_bits", "fc3_expert_weight_bits", "quant_type",
+          "weights_prepacked")))],
+    Mapping("GatedAdd", (1,), "ELEMENT_WISE_ADD", gated.added, MICROSOFT, fields=TWO,
+        refuses=gated.added_refusal),
+    Mapping("GatedRMSNorm", (1,), "MEAN_VARIANCE_NORMALIZATION2", gated.normalized, MICROSOFT,
+        fields=("InputTensor",), attributes=("activation", "epsilon"),
+        refuses=gated.normalized_refusal),
+    Mapping("LinearAttentionGate", (1,), "ACTIVATION_SOFTPLUS", gated.decays, MICROSOFT,
+        fields=("InputTensor",), results=(None, None)),
     Mapping("SwiGLU", (28,), "ACTIVATION_SWISH", composed.swiglu, fields=("InputTensor",),
         attributes=("alpha",)),
     Mapping("AffineGrid", (20,), "GEMM", composed.affine_grid, fields=("ATensor", None),

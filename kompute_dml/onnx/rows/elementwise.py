@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ...graph.array import BOOL
-from .. import composed, lowerings
-from ..graph import DTYPES, Node
-from ..row import FOLDED, MICROSOFT, TWO, Mapping, elementwise, only, same_types
+from .. import composed, doubles, lowerings
+from ..graph import DTYPES, OnnxNode
+from ..row import COPY, FOLDED, MICROSOFT, TWO, Mapping, elementwise, only, same_types
 
 _ARITHMETIC = (7, 13, 14)
 _UNARY = (1, 6, 13)
@@ -15,27 +15,57 @@ _COMPARISON = (7, 9, 11, 13, 19)
 _ACTIVATION = (1, 6, 13, 14, 16, 22)
 
 
-def _two_inputs(node: Node) -> str | None:
+def _two_inputs(node: OnnxNode) -> str | None:
     return None if len(node.inputs) == 2 else "the mean of more or fewer than two"
 
 
-def _cast(node: Node) -> str | None:
+def _cast(node: OnnxNode) -> str | None:
     dtype = DTYPES.get(node.attributes.get("to", 0))
     if dtype is None or dtype == BOOL:
         return "a cast to this data type"
     return None
 
 
-def _cast_to_bool(node: Node) -> str | None:
+def _cast_to_bool(node: OnnxNode) -> str | None:
     return None if DTYPES.get(node.attributes.get("to", 0)) == BOOL else "a cast to this data type"
 
 
-def _either_infinity(node: Node) -> str | None:
+def _either_infinity(node: OnnxNode) -> str | None:
     signs = [node.attributes.get(f"detect_{s}", 1) for s in ("positive", "negative")]
     return None if any(signs) else "nothing to detect"
 
 
+def _of_doubles(op: str, since: tuple[int, ...], operator: str, build: lowerings.Build,
+                attributes: tuple[str, ...] = ()) -> Mapping:
+    """``operator`` is the last that reads bits. A general row for the types that it computes comes
+    later."""
+    return Mapping(op, since, "ELEMENT_WISE_" + operator, build, fields=(None,),
+                   attributes=attributes, results=(None,), refuses=doubles.of_doubles)
+
+
+def _infinity_of_doubles(node: OnnxNode) -> str | None:
+    return doubles.of_doubles(node) or _either_infinity(node)
+
+
+_COMPARISONS = (
+    ("Equal", _COMPARISON, "EQUALS"), ("Greater", _COMPARISON, "GREATER_THAN"),
+    ("Less", _COMPARISON, "LESS_THAN"),
+    ("GreaterOrEqual", (12, 16), "GREATER_THAN_OR_EQUAL"),
+    ("LessOrEqual", (12, 16), "LESS_THAN_OR_EQUAL"))
+_DOUBLES = (
+    _of_doubles("Abs", _UNARY, "BIT_AND", doubles.magnitude),
+    _of_doubles("Neg", _UNARY, "BIT_XOR", doubles.negate),
+    _of_doubles("IsNaN", (9, 13, 20), "LOGICAL_GREATER_THAN", doubles.is_nan),
+    Mapping("IsInf", (10, 20), "ELEMENT_WISE_LOGICAL_EQUALS", doubles.is_infinity, fields=(None,),
+        attributes=("detect_negative", "detect_positive"), results=(None,),
+        refuses=_infinity_of_doubles),
+    _of_doubles("Max", FOLDED, "IF", doubles.extreme("LOGICAL_GREATER_THAN_OR_EQUAL")),
+    _of_doubles("Min", FOLDED, "IF", doubles.extreme("LOGICAL_LESS_THAN_OR_EQUAL")),
+    *(_of_doubles(op, since, f"LOGICAL_{name}", doubles.compared(f"LOGICAL_{name}"))
+      for op, since, name in _COMPARISONS))
+
 ROWS: tuple[Mapping, ...] = (
+    *_DOUBLES,
     # Arithmetic
     elementwise("Add", _ARITHMETIC, "ELEMENT_WISE_ADD"),
     elementwise("Sub", _ARITHMETIC, "ELEMENT_WISE_SUBTRACT"),
@@ -52,6 +82,7 @@ ROWS: tuple[Mapping, ...] = (
     elementwise("Mean", FOLDED, "ELEMENT_WISE_MEAN", refuses=_two_inputs),
     Mapping("Sum", FOLDED, "ELEMENT_WISE_ADD", lowerings.folded("ELEMENT_WISE_ADD"), fields=TWO),
     # One input
+    Mapping("Abs", _UNARY, COPY, lowerings.identity, refuses=composed.of_unsigned),
     elementwise("Abs", _UNARY, "ELEMENT_WISE_ABS"),
     elementwise("Neg", _UNARY, "ELEMENT_WISE_NEGATE"),
     elementwise("Ceil", _UNARY, "ELEMENT_WISE_CEIL"),
@@ -80,8 +111,8 @@ ROWS: tuple[Mapping, ...] = (
                  reads=("detect_negative", "detect_positive"), refuses=_either_infinity),
     Mapping("Cast", (6, 9, 13, 19, 21, 23, 24, 25, 28), "ELEMENT_WISE_LOGICAL_EQUALS",
         composed.truth, attributes=("to", "saturate", "round_mode"), refuses=_cast_to_bool),
-    elementwise("Cast", (6, 9, 13, 19, 21, 23, 24, 25, 28), "CAST",
-                 reads=("to", "saturate", "round_mode"), refuses=_cast),
+    Mapping("Cast", (6, 9, 13, 19, 21, 23, 24, 25, 28), "CAST", doubles.cast,
+        attributes=("to", "saturate", "round_mode"), refuses=_cast, any_size=True),
     Mapping("Clip", (1, 6, 11, 12, 13), "ELEMENT_WISE_CLIP1",
         lowerings.elementwise("ELEMENT_WISE_CLIP1", lowerings.clip_bounds, tensors=1),
         attributes=("min", "max"), host=(1, 2), refuses=composed.clip_refusal),
@@ -91,11 +122,7 @@ ROWS: tuple[Mapping, ...] = (
     elementwise("And", (7,), "ELEMENT_WISE_LOGICAL_AND"),
     elementwise("Or", (7,), "ELEMENT_WISE_LOGICAL_OR"),
     elementwise("Xor", (7,), "ELEMENT_WISE_LOGICAL_XOR"),
-    elementwise("Equal", _COMPARISON, "ELEMENT_WISE_LOGICAL_EQUALS"),
-    elementwise("Greater", _COMPARISON, "ELEMENT_WISE_LOGICAL_GREATER_THAN"),
-    elementwise("Less", _COMPARISON, "ELEMENT_WISE_LOGICAL_LESS_THAN"),
-    elementwise("GreaterOrEqual", (12, 16), "ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL"),
-    elementwise("LessOrEqual", (12, 16), "ELEMENT_WISE_LOGICAL_LESS_THAN_OR_EQUAL"),
+    *(elementwise(op, since, f"ELEMENT_WISE_LOGICAL_{name}") for op, since, name in _COMPARISONS),
     elementwise("Where", (9, 16), "ELEMENT_WISE_IF"),
     elementwise("BitwiseAnd", (18,), "ELEMENT_WISE_BIT_AND"),
     elementwise("BitwiseOr", (18,), "ELEMENT_WISE_BIT_OR"),
@@ -106,6 +133,8 @@ ROWS: tuple[Mapping, ...] = (
     elementwise("BitShift", (11, 28), "ELEMENT_WISE_BIT_SHIFT_RIGHT", reads=("direction",),
                  refuses=only("direction", "RIGHT", None)),
     # Activations
+    Mapping("Relu", _ACTIVATION, "ELEMENT_WISE_MAX", composed.integer_relu, fields=("ATensor",),
+        refuses=composed.of_integers),
     elementwise("Relu", _ACTIVATION, "ACTIVATION_RELU"),
     elementwise("Sigmoid", _ACTIVATION, "ACTIVATION_SIGMOID"),
     elementwise("Tanh", _ACTIVATION, "ACTIVATION_TANH"),

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from .. import gather, lowerings, movement
-from ..graph import Node
-from ..row import COPY, Mapping, only
+from ..graph import OnnxNode
+from ..row import COPY, Mapping, only, only_not
 
 _SHAPED = (1, 13, 14, 19, 21, 23, 24, 25)
 
 
-def _dropout(node: Node) -> str | None:
+def _dropout(node: OnnxNode) -> str | None:
     training = node.input(2)
     if training is not None and (training.constant is None or training.constant.any()):
         return "only inference: training_mode must be a constant false"
     return None if node.since >= 7 or node.attributes.get("is_test", 0) else "is_test=0"
 
 
-def _counted(node: Node) -> str | None:
+def _counted(node: OnnxNode) -> str | None:
     out = node.outputs[0]
     if out is None or out.shape is None or None in out.shape:
         return "how many elements are found is known only after a run"
@@ -51,6 +51,11 @@ ROWS: tuple[Mapping, ...] = (
       for op, since in (("Scatter", (9, 11)), ("ScatterElements", (11, 13, 16, 18)))),
     Mapping("ScatterND", (11, 13, 16, 18), "SCATTER_ND", gather.scatter("SCATTER_ND"),
         attributes=("reduction",), refuses=only("reduction", "none", "none")),
+    *(Mapping(op, since, operator, gather.scatter(operator), attributes=attributes,
+              refuses=only_not("reduction", "none", "none"))
+      for op, since, operator, attributes in (
+          ("ScatterElements", (16, 18), "SCATTER_REDUCE", ("axis", "reduction")),
+          ("ScatterND", (16, 18), "SCATTER_ND_REDUCE", ("reduction",)))),
     Mapping("OneHot", (9, 11, 28), "ONE_HOT", gather.one_hot, attributes=("axis",), host=(1,),
         fields=(None, None, "ValuesTensor")),
     # Filled with 0 first, then the low words are written.

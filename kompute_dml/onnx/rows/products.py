@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from .. import lowerings, products, quantized
-from ..graph import Node
+from ..graph import OnnxNode
 from ..row import MICROSOFT, Mapping, Refusal, quantization
 
 _QUANTIZED = (10, 13, 19, 21, 23, 24, 25, 28)
 _TRANSPOSED = ("alpha", "transA", "transB", "transBatchA", "transBatchB")
 
 
-def _matrices(node: Node) -> str | None:
+def _matrices(node: OnnxNode) -> str | None:
     return _no_matrix(node, 0, 1)
 
 
-def _no_matrix(node: Node, *indices: int) -> str | None:
+def _no_matrix(node: OnnxNode, *indices: int) -> str | None:
     """Only a run may know the rank of a matrix."""
     for value in map(node.input, indices):
         if value is None or value.shape == ():
@@ -22,7 +22,7 @@ def _no_matrix(node: Node, *indices: int) -> str | None:
     return None
 
 
-def _qlinear_matrices(node: Node) -> str | None:
+def _qlinear_matrices(node: OnnxNode) -> str | None:
     for index, axis in ((1, -2), (2, -2), (4, -1), (5, -1), (6, -2), (7, -2)):
         vector = node.input(index)
         if vector is None or vector.shape is None:
@@ -37,7 +37,7 @@ def _vectors(*, a: tuple[int, ...], b: tuple[int, ...]) -> Refusal:
     """Refuse scales and zero points of A's rows and B's columns that vary over batches."""
     axes = {**dict.fromkeys(a, -2), **dict.fromkeys(b, -1)}
 
-    def refuses(node: Node) -> str | None:
+    def refuses(node: OnnxNode) -> str | None:
         for i, axis in axes.items():
             vector = node.input(i)
             if vector is None:
@@ -96,6 +96,9 @@ ROWS: tuple[Mapping, ...] = (
         fields=("ATensor", None, "ATensor", None, None, "CTensor"),
         attributes=("K", "N", "accuracy_level", "bits", "block_size"),
         refuses=quantized.blocked_weights, multiplies=True),
+    Mapping("GatherBlockQuantized", (1,), "DEQUANTIZE", quantized.gather_blocks, MICROSOFT,
+        fields=(None,), attributes=("bits", "block_size", "gather_axis", "quantize_axis"),
+        refuses=quantized.gathered_blocks),
     # Quantization
     Mapping("DynamicQuantizeLinear", (11,), "DYNAMIC_QUANTIZE_LINEAR", lowerings.dynamic_quantize),
     Mapping("QuantizeLinear", _QUANTIZED, "ELEMENT_WISE_QUANTIZE_LINEAR",

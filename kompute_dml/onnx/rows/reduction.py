@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from ...attributes import ReduceFunction
 from .. import fourier, lowerings, normalization, reduction
-from ..graph import Node
+from ..graph import OnnxNode
 from ..row import FLOAT, MICROSOFT, Mapping, same_types
 
 _SOFTMAX = tuple((op, f"ACTIVATION_{name}1") for op, name in (
     ("Softmax", "SOFTMAX"), ("LogSoftmax", "LOG_SOFTMAX"), ("Hardmax", "HARDMAX")))
 
 
-def _normalization(node: Node) -> str | None:
+def _normalization(node: OnnxNode) -> str | None:
     """Statistics are computed in float32. Only LayerNormalization outputs them."""
     has_statistics = node.op == "LayerNormalization"
     if not has_statistics and any(value is not None for value in node.outputs[1:3]):

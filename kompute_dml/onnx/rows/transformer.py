@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from .. import attention, attention_parts, linear_attention, normalization, random, transformer
-from ..graph import Node
+from .. import (
+    attention,
+    attention_parts,
+    linear_attention,
+    normalization,
+    random,
+    shared_caches,
+    transformer,
+)
+from ..graph import OnnxNode
 from ..row import MICROSOFT, Mapping, same_types
 
 
-def _trained(node: Node) -> str | None:
+def _trained(node: OnnxNode) -> str | None:
     """Why a batch normalization by its input's statistics is refused, or None."""
     if not node.attributes.get("training_mode", 0):
         return "training_mode=0"
@@ -31,17 +39,25 @@ def _recurrent(
 
 ROWS: tuple[Mapping, ...] = (
     # Attention and recurrent networks
-    *[Mapping("MultiHeadAttention", (1,), operator, attention.multi_head_attention, MICROSOFT,
+    *[Mapping("MultiHeadAttention", (1,), operator, shared_caches.multi_head, MICROSOFT,
           fields=("QueryTensor", "KeyTensor", "ValueTensor", "BiasTensor", "MaskTensor",
-                  "RelativePositionBiasTensor", "PastKeyTensor", "PastValueTensor"),
+                  "RelativePositionBiasTensor", "PastKeyTensor", "PastValueTensor", None, None),
           attributes=("num_heads", "mask_filter_value", "scale", "unidirectional"),
           refuses=refuses, multiplies=True)
       for operator, refuses in (
           ("MULTIHEAD_ATTENTION", attention.both_ways_refusal),
-          ("MULTIHEAD_ATTENTION1", attention.attention_refusal))],
+          ("MULTIHEAD_ATTENTION1", shared_caches.multi_head_refusal))],
+    Mapping("DecoderMaskedMultiHeadAttention", (1,), "MULTIHEAD_ATTENTION1", shared_caches.masked,
+            MICROSOFT,
+            fields=("QueryTensor", "KeyTensor", "ValueTensor", "MaskTensor",
+                    "RelativePositionBiasTensor", "PastKeyTensor", "PastValueTensor", None, None,
+                    None, "BiasTensor"),
+            attributes=("mask_filter_value", "num_heads", "output_qk", "past_present_share_buffer",
+                        "scale"),
+            refuses=shared_caches.masked_refusal, multiplies=True),
     Mapping("Attention", (23, 24, 25), "MULTIHEAD_ATTENTION1", attention.attention,
         fields=("QueryTensor", "KeyTensor", "ValueTensor", None, "PastKeyTensor",
-                "PastValueTensor"),
+                "PastValueTensor", None),
         attributes=("is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale",
                     "softcap", "softmax_precision"),
         refuses=attention.onnx_attention_refusal, multiplies=True),
@@ -76,13 +92,15 @@ ROWS: tuple[Mapping, ...] = (
                     "scale", "unidirectional"),
         refuses=transformer.projected_refusal, multiplies=True),
     Mapping("GroupQueryAttention", (1,), "MULTIHEAD_ATTENTION1", transformer.grouped, MICROSOFT,
-        fields=("QueryTensor", "KeyTensor", "ValueTensor", "PastKeyTensor", "PastValueTensor",
+        fields=("QueryTensor", "KeyTensor", "ValueTensor", None, None,
                 "PastSequenceLengthsTensor", None, "QueryTensor", "QueryTensor", None,
-                "RelativePositionBiasTensor", None),
-        attributes=("causal", "do_rotary", "k_quant_type", "kv_cache_bit_width", "kv_num_heads",
-                    "local_window_size", "num_heads", "qk_output", "rotary_interleaved", "scale",
+                "RelativePositionBiasTensor", None, None, None, "QueryTensor", "QueryTensor", None),
+        attributes=("causal", "do_rotary", "k_quant_type", "kv_cache_bit_width", "k_norm_epsilon",
+                    "kv_num_heads", "local_window_size", "num_heads", "q_norm_epsilon",
+                    "qk_norm_epsilon", "qk_output", "rotary_interleaved", "scale",
                     "sliding_window_cache", "smooth_softmax", "softcap", "v_quant_type"),
-        host=(6,), refuses=transformer.grouped_refusal, multiplies=True),
+        results=("OutputTensor", None), host=(6,), alike=transformer.alike_totals,
+        refuses=transformer.grouped_refusal, multiplies=True),
     Mapping("RotaryEmbedding", (23,), "ELEMENT_WISE_MULTIPLY", transformer.rotary,
         fields=("ATensor", "ATensor", "ATensor", None),
         attributes=("interleaved", "num_heads", "rotary_embedding_dim"),
@@ -91,6 +109,11 @@ ROWS: tuple[Mapping, ...] = (
         fields=("ATensor", None, "ATensor", "ATensor"),
         attributes=("interleaved", "is_packed_batching", "num_heads", "rotary_embedding_dim",
                     "scale"),
+        refuses=transformer.rotary_refusal),
+    Mapping("MRotaryEmbedding", (1,), "ELEMENT_WISE_MULTIPLY", transformer.rotary_of_places,
+        MICROSOFT, fields=("ATensor", None, "ATensor", "ATensor"),
+        attributes=("interleaved", "is_packed_batching", "mrope_layout", "mrope_section",
+                    "num_heads", "rotary_embedding_dim", "scale"),
         refuses=transformer.rotary_refusal),
     *[Mapping(f"Random{kind}{'Like' * like}", (1, 22), "RANDOM_GENERATOR", random.random(like),
           fields=(None,), results=(None,), refuses=random.refusal,

@@ -1,0 +1,82 @@
+"""onnxruntime-genai on the device: the tokens that it writes on the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+for _package in ("onnxruntime_genai", "cffi", "onnx"):
+    pytest.importorskip(_package, reason=f"onnxruntime-genai's models need {_package}")
+
+import kompute_dml.genai as genai  # noqa: E402
+import kompute_dml.onnxruntime as kompute  # noqa: E402
+import tiny_decoders  # noqa: E402
+from kompute_dml.errors import UnsupportedError  # noqa: E402
+from onnx_graphs import needs_provider  # noqa: E402
+
+pytestmark = needs_provider
+_TESTS = Path(__file__).parents[1]
+_RUNS = ("greedy", "greedy, a batch", "top-k", "top-k, a batch", "beams", "beams, a batch",
+         "growing caches", "append_tokens", "rewind_to")
+_APART = ("growing caches", "beams", "beams, a batch")
+"""Of which onnxruntime-genai captures none."""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What genai_runs.py prints, which runs once."""
+    folder = tiny_decoders.language_model(tmp_path_factory.mktemp("genai"), shares=True)
+    paths = (_TESTS.parent, _TESTS, os.environ.get("PYTHONPATH", ""))
+    done = subprocess.run(
+        [sys.executable, _TESTS / "genai_runs.py", folder], text=True, capture_output=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))})
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(("where", "run"), [
+    *(("captured", run) for run in _RUNS if run not in _APART),
+    *(("not captured", run) for run in _RUNS)])
+def test_tokens_are_those_of_the_cpu(found: Any, run: str, where: str) -> None:
+    assert found["runs"].keys() == {*_RUNS}
+    expected = found["runs"][run]["cpu"]
+    assert found["runs"][run][where] == expected
+    assert all(len({*text}) > 4 for text in expected)  # not one word again and again
+
+
+def test_caches_apart_are_not_captured(found: Any) -> None:
+    assert "past_present_share_buffer set to false" in found["captured, caches apart"]
+
+
+def test_the_device_runs_every_node(found: Any) -> None:
+    assert found["on the CPU"] == []
+
+
+@pytest.mark.parametrize("where", ["captured", "not captured"])
+def test_caches_stay_on_the_device(found: Any, where: str) -> None:
+    """Copies of a token are inputs and logits, none as large as a cache."""
+    cache = 48 * tiny_decoders.KEY_HEADS * tiny_decoders.SIZE * 4
+    assert found["copies"][where] and max(found["copies"][where]) < cache / 4
+
+
+def test_another_provider_of_the_name_is_refused(found: Any) -> None:
+    assert "WebGpuExecutionProvider is registered already" in found["beside WebGPU's"]
+
+
+def test_an_option_that_is_none_is_an_error(found: Any) -> None:
+    assert "has no option claims" in found["an option"]
+
+
+def test_one_onnx_runtime_at_a_time(found: Any) -> None:
+    """Neither ONNX Runtime takes the provider after the other."""
+    assert "another ONNX Runtime of this process" in found["after it"]
+    kompute.register()
+    with pytest.raises(UnsupportedError, match="another ONNX Runtime of this process"):
+        genai.register()
+    assert not genai.is_registered()
