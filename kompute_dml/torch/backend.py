@@ -1,0 +1,534 @@
+"""``torch.compile(model, backend="kompute_dml")``: graphs of AOTAutograd as plans.
+
+A graph is lowered once for each set of sizes and layouts. Its inputs are bound by reference:
+tensors of the device as they are; parameters on the host by copies that stay on the device and are
+uploaded again when PyTorch counts a new version; other tensors of the host are uploaded. What the
+forward graph saves for the backward graph stays on the device.
+
+https://docs.pytorch.org/docs/stable/torch.compiler_custom_backends.html
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.attention
+from torch._dynamo.backends.common import aot_autograd
+from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
+
+from ..desc import TensorDesc
+from ..errors import DmlError, OutOfMemoryError
+from ..graph.array import Array
+from ..graph.expression import Expression, Graph, _array, _expression
+from ..graph.recorded import RecordedPlan
+from ..runtime.heap import Allocation
+from ..tensors import Tensor
+from . import fallback, memory, types
+from .decompositions import decompositions
+from .rows import random
+from .table import LOWERINGS
+from .types import Unsupported
+from .values import Value
+
+Arguments = Sequence[Any]  # tensors, and numbers for sizes
+_NEVER = 1 << 30
+
+
+class Statistics:
+    """What tests ask: how often plans were made, and what was uploaded."""
+
+    plans = 0
+    uploads = 0
+    fallbacks = 0
+    """Graphs that were split because of nodes without a lowering."""
+
+
+statistics = Statistics()
+
+
+class Mirror:
+    """The copy of a parameter of the host on the device, as of one version."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self._of = weakref.ref(x)
+        self._host = memory.host_array(x)
+        self._sample = _sample(x)
+        self.version = x._version
+        self.count = 0
+        """How often it was uploaded anew."""
+        copy = memory.upload(x)
+        assert copy is not None
+        self.tensor = copy
+
+    def is_of(self, x: torch.Tensor) -> bool:
+        return self._of() is x
+
+    def refresh(self, x: torch.Tensor) -> None:
+        """Upload again if PyTorch has counted a new version, or elements differ that are looked
+        at: ``x.data`` changes without a count."""
+        if x._version == self.version and _sample(x) == self._sample:
+            return
+        statistics.uploads += 1
+        t, host = self.tensor, memory.host_array(x)
+        t.device.write(t.allocation, t.byte_offset, host.reshape(-1).view(np.uint8))
+        self.version, self._sample = x._version, _sample(x)
+        self.count += 1
+
+
+def _sample(x: torch.Tensor) -> bytes:
+    """A few elements, spread over the whole tensor."""
+    if x.dtype == torch.bfloat16 or not x.is_contiguous():
+        return b""
+    flat: np.ndarray = x.detach().numpy().reshape(-1)
+    return flat[:: max(1, flat.size // 16)].tobytes()
+
+
+class Mirrors:
+    """Parameters of the host that are on the device, by identity."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, Mirror] = {}
+
+    def find(self, x: torch.Tensor) -> Mirror | None:
+        mirror = self._by_id.get(id(x))
+        return mirror if mirror is not None and mirror.is_of(x) else None
+
+    def take(self, x: torch.Tensor) -> Mirror:
+        mirror = self.find(x)
+        if mirror is None:
+            key = id(x)
+            mirror = self._by_id[key] = Mirror(x)
+            weakref.finalize(x, self._by_id.pop, key, None)
+        return mirror
+
+
+mirrors = Mirrors()
+
+
+class _Result(NamedTuple):
+    """What becomes of an output of the FX graph."""
+
+    kind: str
+    """"value", "argument", "empty" or "other"."""
+    place: int
+    """Of the plan's output or of the argument."""
+    value: Any
+    order: tuple[int, ...] | None = None
+    """The dimensions by falling stride, if PyTorch expects another layout than packed."""
+    host: bool = False
+
+
+class _Ready(NamedTuple):
+    """A plan for one set of sizes and layouts."""
+
+    plan: RecordedPlan | None
+    """None if nothing is to be computed."""
+    bound: list[int]
+    """The argument of each of the plan's inputs; -1 for a state of the random numbers."""
+    results: list[_Result]
+
+
+class Refused(Unsupported):
+    """A node that has no form on the device, and why."""
+
+    def __init__(self, node: Node, reason: str) -> None:
+        super().__init__(f"{node.target}: {reason}")
+        self.node = node
+
+
+class Program:
+    """An FX graph of ATen's operators. Callable with its arguments.
+
+    Neighbours with lowerings are one :class:`PlannedNodes`. The others run one by one as PyTorch
+    runs them eagerly on the device: by a decomposition, or on the CPU with one warning.
+    """
+
+    def __init__(self, module: GraphModule, static: set[int], saved_from: int, frozen: bool
+                 ) -> None:
+        """``static`` arguments are parameters and buffers. Outputs from ``saved_from`` on are for
+        the backward graph only. With ``frozen`` parameters are constants of the plans, until one
+        of them changes."""
+        self.module, self.static, self.saved_from, self.frozen = module, static, saved_from, frozen
+        nodes = [*module.graph.nodes]
+        self._arguments = [n for n in nodes if n.op == "placeholder"]
+        self._outputs: list[Any] = list(nodes[-1].args[0])
+        self._calls = [n for n in nodes if n.op == "call_function"]
+        self._alone = {n for n in self._calls if _is_missing(n)}
+        self.parts: list[PlannedNodes | list[Node]] = []
+        """What runs, in order. A list is a node that runs alone, and the items of its result."""
+        self._split()
+
+    def _split(self) -> None:
+        statistics.fallbacks += bool(self._alone)
+        groups: list[list[Node]] = []
+        group_of: dict[Node, list[Node]] = {}
+        for node in self._calls:
+            if node.target is operator.getitem and node.args[0] in group_of:
+                group = group_of[node.args[0]]
+            elif node in self._alone or not groups or groups[-1][0] in self._alone:
+                group = []
+                groups.append(group)
+            else:
+                group = groups[-1]
+            group.append(node)
+            group_of[node] = group
+        if not self._alone:
+            self.parts = [PlannedNodes(
+                self.module, self._calls, self._arguments, self._outputs, self.static,
+                self.saved_from, self.frozen)]
+            return
+        ends = {n for n in self._outputs if isinstance(n, Node)}
+        parameters = {self._arguments[i] for i in self.static}
+        self.parts = []
+        for group in groups:
+            if group[0] in self._alone:
+                self.parts.append(group)
+                continue
+            arguments = [*dict.fromkeys(
+                x for n in group for x in n.all_input_nodes
+                if x.op != "get_attr" and group_of.get(x) is not group)]
+            outputs = [n for n in group if n in ends or any(
+                group_of.get(user) is not group for user in n.users)]
+            static = {i for i, x in enumerate(arguments) if x in parameters}
+            self.parts.append(PlannedNodes(self.module, group, arguments, outputs, static, 0,
+                                           self.frozen))
+
+    def __call__(self, *args: Any) -> list[Any]:
+        while True:
+            try:
+                first = self.parts[0]
+                if not self._alone and isinstance(first, PlannedNodes):
+                    return first(args)
+                return self._in_parts(args)
+            except Refused as error:
+                if not isinstance(error.node.target, torch._ops.OpOverload):
+                    raise
+                self._alone.add(error.node)
+                self._split()
+
+    def _in_parts(self, args: Arguments) -> list[Any]:
+        values: dict[Node, Any] = dict(zip(self._arguments, args))
+        for part in self.parts:
+            if isinstance(part, PlannedNodes):
+                values.update(zip(part.outputs, part([values[n] for n in part.arguments])))
+                continue
+            for node in part:
+                values[node] = self._run_alone(node, values)
+        results = []
+        for j, node in enumerate(self._outputs):
+            y = self._value(node, values) if isinstance(node, Node) else node
+            if isinstance(y, torch.Tensor) and j < self.saved_from and (
+                    y.device.type == memory.NAME and node.meta["val"].device.type == "cpu"):
+                y = memory.to_host(y)
+            results.append(y)
+        return results
+
+    def _value(self, node: Node, values: dict[Node, Any]) -> Any:
+        return _found(self.module, node.target) if node.op == "get_attr" else values[node]
+
+    def _run_alone(self, node: Node, values: dict[Node, Any]) -> Any:
+        args, kwargs = torch.fx.node.map_arg(
+            (node.args, dict(node.kwargs)), lambda n: self._value(n, values))
+        target: Any = node.target
+        if not isinstance(target, torch._ops.OpOverload):
+            return target(*args, **kwargs)
+        foreign = [str(x.dtype) for x in pytree.tree_leaves((args, kwargs))
+                   if isinstance(x, torch.Tensor) and x.dtype not in types.SPECS]
+        if foreign:
+            fallback.report(str(target), f"elements of type {foreign[0]}")
+        home = torch.device("cpu" if foreign else memory.NAME)
+        args, kwargs = pytree.tree_map_only(torch.Tensor, lambda x: x.to(home), (args, kwargs))
+        if kwargs.get("device") is not None:
+            kwargs = {**kwargs, "device": home}
+        with torch.no_grad():
+            return target(*args, **kwargs)
+
+
+def _is_missing(node: Node) -> bool:
+    """Whether a node cannot be part of a plan: no lowering, or elements that the device has not."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    if str(node.target).startswith("aten.sym_"):
+        return False
+    tensors = [x for n in (node, *node.all_input_nodes)
+               for x in pytree.tree_leaves(n.meta.get("val")) if isinstance(x, torch.Tensor)]
+    return node.target not in LOWERINGS or any(x.dtype not in types.SPECS for x in tensors)
+
+
+class PlannedNodes:
+    """Nodes with lowerings, as plans on the device. Callable with the values of its arguments."""
+
+    def __init__(self, module: GraphModule, nodes: Sequence[Node], arguments: Sequence[Node],
+                 outputs: Sequence[Any], static: set[int], saved_from: int, frozen: bool) -> None:
+        """See :class:`Program`. Outputs before ``saved_from`` go to the host where PyTorch expects
+        them there."""
+        self.module, self.nodes, self.arguments, self.outputs = module, nodes, arguments, outputs
+        self.static, self.saved_from, self.frozen = static, saved_from, frozen
+        members = set(nodes)
+        self._read = [not members.isdisjoint(n.users) for n in arguments]
+        self._ready: dict[Any, _Ready] = {}
+        self._lock = threading.Lock()
+        self._constants: dict[int, Any] = {}
+        self._places = {n: i for i, n in enumerate(arguments)}
+
+    def __call__(self, args: Arguments) -> list[Any]:
+        tensors: list[Tensor | None] = []
+        key: list[Any] = []
+        for i, x in enumerate(args):
+            described, tensor = self._argument(i, x) if self._read[i] else (None, None)
+            key.append(described)
+            tensors.append(tensor)
+        ready = self._ready.get(tuple(key))
+        if ready is None:
+            with self._lock:
+                try:
+                    ready = self._ready[tuple(key)] = self._build(args, tensors)
+                except OutOfMemoryError as error:
+                    raise torch.OutOfMemoryError(f"{memory.NAME}: {error}") from None
+        return self._run(ready, args, tensors)
+
+    def _argument(self, i: int, x: Any) -> tuple[Any, Tensor | None]:
+        """What a plan depends on, and where the elements are."""
+        if not isinstance(x, torch.Tensor):
+            return x, None
+        if not x.numel():
+            return (tuple(x.shape), x.dtype), None
+        on_device = x.device.type == memory.NAME
+        if i in self.static and self.frozen:
+            state: Any
+            if on_device:
+                tensor = memory.tensor_of(x)
+                assert tensor is not None
+                state = tensor.allocation, x._version, memory.writes(x)
+            else:
+                mirror = mirrors.take(x)
+                mirror.refresh(x)
+                tensor, state = mirror.tensor, (mirror, mirror.count)
+            before = self._constants.setdefault(i, state)
+            if before != state:  # parameters that change are no constants
+                self.frozen = False
+                self._ready.clear()
+                return self._argument(i, x)
+            return state, tensor
+        if on_device:
+            tensor = memory.tensor_of(x)
+            assert tensor is not None
+            return (tensor.desc, tensor.byte_offset & 15), tensor
+        if i in self.static or mirrors.find(x) is not None:
+            mirror = mirrors.take(x)
+            mirror.refresh(x)
+            return tuple(x.shape), mirror.tensor
+        return (tuple(x.shape), x.dtype), memory.upload(x)
+
+    # Lowering
+
+    def _build(self, args: Arguments, tensors: list[Tensor | None]) -> _Ready:
+        statistics.plans += 1
+        graph = Graph(memory.device())
+        values: dict[Node, Any] = {}
+        inputs: list[Array] = []
+        bound: list[int] = []
+
+        def state() -> Tensor:
+            words = _input(graph, TensorDesc.packed("uint32", random.STATE))
+            inputs.append(_array(words, "state"))
+            bound.append(-1)
+            return words
+
+        with unset_fake_temporarily(), graph, random.states_from(state):
+            for i, node in enumerate(self.arguments):
+                if self._read[i]:
+                    values[node] = self._input(graph, i, args[i], tensors[i], inputs, bound)
+            for node in self.nodes:
+                for x in node.all_input_nodes:
+                    if x.op == "get_attr" and x not in values:
+                        values[x] = _attribute(graph, self.module, x.target)
+                values[node] = _called(node, values)
+            for node in self.outputs:
+                if isinstance(node, Node) and node.op == "get_attr" and node not in values:
+                    values[node] = _attribute(graph, self.module, node.target)
+            return self._finish(graph, values, inputs, bound)
+
+    def _input(self, graph: Graph, i: int, x: Any, tensor: Tensor | None, inputs: list[Array],
+               bound: list[int]) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        if tensor is None:
+            return Value(None, x.shape, x.dtype)
+        if self.frozen and i in self.static:
+            return Value(graph.as_constant(tensor), x.shape, x.dtype)
+        expression = _input(graph, tensor.desc)
+        inputs.append(_array(expression, "input"))
+        bound.append(i)
+        return Value(expression, x.shape, x.dtype)
+
+    def _finish(self, graph: Graph, values: dict[Node, Any], inputs: list[Array],
+                bound: list[int]) -> _Ready:
+        ends: list[Array] = []
+        results: list[_Result] = []
+        for j, node in enumerate(self.outputs):
+            if isinstance(node, Node) and node in self._places:
+                results.append(_Result("argument", self._places[node], None))
+                continue
+            result = values[node] if isinstance(node, Node) else node
+            expected = node.meta.get("val") if isinstance(node, Node) else None
+            host = (j < self.saved_from and isinstance(expected, torch.Tensor)
+                    and expected.device.type == "cpu")
+            if not isinstance(result, Value):
+                results.append(_Result("other", 0, result))
+            elif result.data is None:
+                results.append(_Result("empty", 0, result, host=host))
+            else:
+                order = _layout(expected, result)
+                data: Tensor = result.data
+                if not isinstance(data, Expression):
+                    data = graph.as_constant(data)
+                if order is not None:
+                    data = data.transpose(*order)
+                results.append(_Result("value", len(ends), result, order, host))
+                ends.append(_array(data, "output"))
+        if not ends:
+            return _Ready(None, [], results)
+        plan = graph.builder_for("compile").finish(inputs, ends, bound=True)
+        return _Ready(plan, bound, results)
+
+    # Running
+
+    def _run(self, ready: _Ready, args: Arguments, tensors: list[Tensor | None]) -> list[Any]:
+        bound = [] if ready.plan is None else _bound(
+            ready.plan, [tensors[i] if i >= 0 else memory.device().tensor(random.new_state())
+                         for i in ready.bound])
+        outputs: list[Any] = []
+        for result in ready.results:
+            if result.kind == "argument":
+                outputs.append(args[result.place])
+            elif result.kind == "other":
+                outputs.append(result.value)
+            else:
+                v: Value = result.value
+                shape = v.shape if result.order is None else [v.shape[d] for d in result.order]
+                allocation = bound[result.place] if result.kind == "value" else None
+                y = memory.adopt(allocation, shape, v.dtype)
+                y = memory.to_host(y) if result.host else y
+                if result.order is not None:
+                    y = y.permute([result.order.index(d) for d in range(len(result.order))])
+                outputs.append(y)
+        return outputs
+
+
+def _bound(plan: RecordedPlan, inputs: Sequence[Any]) -> list[Allocation]:
+    """Run over tensors where they lie. Returns the memory of the outputs."""
+    with plan.device.runtime.lock:
+        outputs = [memory.allocate(y.size * y.dtype.itemsize) for y in plan.outputs]
+        plan.bind([(x.allocation, x.byte_offset) for x in inputs], [(y, 0) for y in outputs])
+    return outputs
+
+
+def _input(graph: Graph, desc: TensorDesc) -> Tensor:
+    """An expression over memory that is bound at each run."""
+    storage = graph.builder_for("input").storage((desc.nbytes + 3) & ~3)
+    graph.written.add(storage)
+    return _expression(graph, storage, 0, desc)
+
+
+def _found(module: GraphModule, name: Any) -> Any:
+    member: Any = module
+    for part in name.split("."):
+        member = getattr(member, part)
+    return member
+
+
+def _attribute(graph: Graph, module: GraphModule, name: Any) -> Any:
+    member = _found(module, name)
+    if not isinstance(member, torch.Tensor):
+        return member
+    types.spec(member.dtype)
+    tensor = (memory.tensor_of(member) if member.device.type == memory.NAME
+              else memory.upload(member))
+    return Value(None if tensor is None else graph.as_constant(tensor), member.shape, member.dtype)
+
+
+def _called(node: Node, values: dict[Node, Any]) -> Any:
+    args = torch.fx.node.map_arg(node.args, values.__getitem__)
+    kwargs = torch.fx.node.map_arg(node.kwargs, values.__getitem__)
+    lowering = LOWERINGS.get(node.target)
+    if lowering is None:
+        if str(node.target).startswith("aten.sym_size"):
+            return args[0].shape[args[1]]
+        if str(node.target).startswith("aten.sym_numel"):
+            return args[0].numel
+        if isinstance(node.target, torch._ops.OpOverload) or not callable(node.target):
+            raise Refused(node, "no lowering")
+        return node.target(*args, **kwargs)  # arithmetic of sizes
+    if str(node.target).startswith("aten.as_strided"):
+        seen = node.args[0].meta["val"]  # its strides count in memory, which is PyTorch's
+        if not seen.is_contiguous() or seen.storage_offset():
+            raise Refused(node, "of a tensor that is not packed")
+    try:
+        return lowering(*args, **kwargs)
+    except OutOfMemoryError:
+        raise
+    except (DmlError, Unsupported, AttributeError, TypeError) as error:
+        described = ", ".join(map(repr, args))
+        raise Refused(node, f"({described}): {error}") from error
+
+
+def _layout(expected: Any, value: Value) -> tuple[int, ...] | None:
+    """The dimensions by falling stride where PyTorch expects a dense layout that is not packed."""
+    if not isinstance(expected, torch.Tensor) or value.ndim < 2 or expected.is_contiguous():
+        return None
+    try:
+        strides = [int(s) for s in expected.stride()]
+    except (TypeError, RuntimeError):
+        return None
+    order = sorted(range(value.ndim), key=lambda d: (-strides[d], d))
+    step = 1
+    for d in reversed(order):
+        if value.shape[d] != 1 and strides[d] != step:
+            return None
+        step *= value.shape[d]
+    return None if order == sorted(order) else tuple(order)
+
+
+def _compiler(kind: str) -> Callable[..., Any]:
+    """A compiler of AOTAutograd's forward, backward or inference graphs."""
+    def compile_graph(module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        context = TracingContext.try_get()
+        meta = getattr(context, "fw_metadata", None)
+        static = set(getattr(meta, "static_input_indices", None) or ())
+        saved = getattr(meta, "num_forward_returns", _NEVER) if kind == "forward" else _NEVER
+        program = Program(module, set() if kind == "backward" else static, saved,
+                          kind == "inference")
+
+        def boxed(args: list[Any]) -> list[Any]:
+            taken = list(args)
+            args.clear()
+            return program(*taken)
+
+        boxed._boxed_call = True  # type: ignore[attr-defined]
+        boxed.program = program  # type: ignore[attr-defined]
+        return boxed
+
+    return compile_graph
+
+
+def backend(module: GraphModule, example_inputs: Sequence[Any], **options: object
+            ) -> Callable[..., Any]:
+    """The backend of torch.compile. Attention is traced as its parts: the fused forms of other
+    devices have no decomposition of their backward."""
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        compiled: Callable[..., Any] = aot_autograd(
+            fw_compiler=_compiler("forward"), bw_compiler=_compiler("backward"),
+            inference_compiler=_compiler("inference"), decompositions=decompositions(),
+            keep_inference_input_mutations=False,
+        )(module, example_inputs)
+    return compiled

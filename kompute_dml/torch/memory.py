@@ -1,0 +1,159 @@
+"""PyTorch's tensors over device memory, without C++ and without a subclass.
+
+PyTorch takes a DLPack capsule of device type ``kDLExtDev`` for a tensor of the registered device
+(https://dmlc.github.io/dlpack/latest/c_api.html). Its address stands for memory that the host
+cannot read. The allocation hangs on the Python object of the tensor's storage, which PyTorch
+keeps for as long as the storage lives. So the capsule's deleter is the C library's ``free``: no
+Python code runs when PyTorch deletes a tensor, in whatever thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import math
+import struct
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from ..desc import TensorDesc
+from ..device import Device, default_device
+from ..errors import DmlError, OutOfMemoryError
+from ..runtime.heap import Allocation
+from ..tensors import Tensor
+from . import types
+
+NAME = "kompute"
+"""The name of the device type."""
+_EXTENSION = 12  # kDLExtDev
+_libc = ctypes.CDLL(None)
+_libc.malloc.restype, _libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+_FREE = ctypes.cast(_libc.free, ctypes.c_void_p).value
+_capsule = ctypes.pythonapi.PyCapsule_New
+_capsule.restype = ctypes.py_object
+_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_HEAD = struct.Struct("@Pii iBBH PPQ PP")
+"""DLManagedTensor: address, device type and index, dimensions, element type (code, bits, lanes),
+sizes, strides, byte offset, context, deleter."""
+_addresses = itertools.count(1)
+_GAP = 1 << 36
+"""Bytes between the addresses of two storages, more than a device's buffers hold."""
+_lock = threading.Lock()
+
+
+@functools.cache
+def device(index: int = 0) -> Device:
+    """The device of this package behind ``torch.device("kompute", index)``."""
+    if index:
+        raise NotImplementedError(
+            f"{NAME}:{index}: PyTorch's guard of devices registered from Python counts one device")
+    return default_device()
+
+
+def new(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A packed tensor of undefined contents."""
+    nbytes = math.prod(shape) * types.spec(dtype).itemsize
+    return adopt(allocate(nbytes) if nbytes else None, shape, dtype)
+
+
+def allocate(nbytes: int) -> Allocation:
+    """Device memory. Raises torch.OutOfMemoryError with the bytes wanted and the bytes in use."""
+    try:
+        return device().allocate((nbytes + 3) & ~3)
+    except OutOfMemoryError as error:
+        raise torch.OutOfMemoryError(f"{NAME}: {error}") from None
+
+
+def adopt(allocation: Allocation | None, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A packed tensor of PyTorch's whose storage is ``allocation``, or has no elements."""
+    spec, rank = types.spec(dtype), len(shape)
+    place = _libc.malloc(_HEAD.size + 8 * max(rank, 1))
+    sizes = place + _HEAD.size
+    head = _HEAD.pack((next(_addresses) % (1 << 26) + 1) * _GAP, _EXTENSION, 0, rank, spec.code,
+                      spec.bits, 1, sizes, 0, 0, 0, _FREE)
+    ctypes.memmove(place, head + struct.pack(f"@{rank}q", *shape), _HEAD.size + 8 * rank)
+    y: torch.Tensor = torch._C._from_dlpack(_capsule(place, b"dltensor", None))
+    y.untyped_storage().kompute_dml_allocation = allocation
+    return y
+
+
+def allocation_of(x: torch.Tensor) -> Allocation:
+    """The device memory of a tensor that has elements."""
+    allocation: Allocation | None = getattr(x.untyped_storage(), "kompute_dml_allocation", None)
+    if allocation is None:
+        raise DmlError(f"{NAME}: a storage that this package has not made")
+    return allocation
+
+
+def tensor_of(x: torch.Tensor) -> Tensor | None:
+    """The elements as this package has them, sizes ``(1,)`` for a scalar. None without elements."""
+    if not x.numel():
+        return None
+    return Tensor(device(), allocation_of(x), x.storage_offset() * x.element_size(), desc_of(x))
+
+
+def desc_of(x: torch.Tensor) -> TensorDesc:
+    """Type, sizes, strides and alignment of a tensor that has elements."""
+    offset = x.storage_offset() * x.element_size() & 15
+    return _desc(x.dtype, tuple(x.shape), x.stride(), offset & -offset)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _desc(dtype: torch.dtype, sizes: tuple[int, ...], strides: tuple[int, ...], alignment: int
+          ) -> TensorDesc:
+    return TensorDesc(types.data_type(dtype), sizes or (1,), strides or (1,),
+                      guaranteed_base_offset_alignment=alignment)
+
+
+def host_array(x: torch.Tensor) -> np.ndarray:
+    """The elements of a tensor of the host, packed, as the device stores them."""
+    x = x.detach().resolve_conj().resolve_neg().contiguous()
+    stored = types.spec(x.dtype).stored
+    flat = x.reshape(-1)
+    if x.dtype in (torch.bool, torch.bfloat16):
+        flat = flat.view(torch.uint8 if x.dtype == torch.bool else torch.int16)
+    array: np.ndarray = flat.numpy().view(stored)
+    return array.reshape(tuple(x.shape) or (1,))
+
+
+def upload(x: torch.Tensor) -> Tensor | None:
+    """A copy of a tensor of the host. None without elements."""
+    if not x.numel():
+        types.spec(x.dtype)
+        return None
+    try:
+        return device().tensor(host_array(x))
+    except OutOfMemoryError as error:
+        raise torch.OutOfMemoryError(f"{NAME}: {error}") from None
+
+
+def download(t: Tensor | None, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of the host with the elements of ``t``."""
+    if t is None:
+        return torch.empty(tuple(shape), dtype=dtype)
+    values = np.ascontiguousarray(t.numpy()).reshape(-1)
+    if dtype == torch.bool:
+        return torch.from_numpy(values.view(np.uint8) != 0).reshape(tuple(shape))
+    if dtype == torch.bfloat16:
+        return torch.from_numpy(values.view(np.int16)).view(dtype).reshape(tuple(shape))
+    return torch.from_numpy(values).reshape(tuple(shape))
+
+
+def to_host(x: torch.Tensor) -> torch.Tensor:
+    """A copy of a tensor of the device on the host."""
+    return download(tensor_of(x), x.shape, x.dtype)
+
+
+def writes(x: torch.Tensor) -> int:
+    """How often a tensor's storage was written since it was made."""
+    return getattr(x.untyped_storage(), "kompute_dml_writes", 0)
+
+
+def note_write(x: torch.Tensor) -> None:
+    """Count a write to a tensor's storage: ``x.data`` changes without a new version."""
+    storage = x.untyped_storage()
+    storage.kompute_dml_writes = getattr(storage, "kompute_dml_writes", 0) + 1

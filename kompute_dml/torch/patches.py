@@ -1,0 +1,66 @@
+"""Places where PyTorch asks a device's C++ for what a device registered from Python cannot give.
+
+Each is one function of PyTorch's that is wrapped, with the reason. A test pins each.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch._tensor_str
+from torch import _tensor
+
+from . import backend, memory
+
+
+def _ours(x: object) -> bool:
+    return isinstance(x, torch.Tensor) and x.device.type == memory.NAME
+
+
+def _printing(before: Callable[..., str]) -> Callable[..., str]:
+    """Printing computes in FLOAT64."""
+    def tensor_str(self: torch.Tensor, indent: int) -> str:
+        return before(self.cpu() if _ours(self) else self, indent)
+
+    return tensor_str
+
+
+def _synchronizing(before: Callable[..., None]) -> Callable[..., None]:
+    """The guard of a device registered from Python has no synchronize."""
+    def synchronize(device: Any = None, /) -> None:
+        torch.kompute.synchronize()
+
+    return functools.wraps(before)(synchronize)
+
+
+def _compiling(before: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.compile without a backend takes Inductor, which knows no such device."""
+    def call(self: Any, model: Any, inputs: Sequence[Any], **options: Any) -> Any:
+        held = [*model.parameters(), *model.buffers()] if isinstance(
+            model, torch.nn.Module) else []
+        if any(map(_ours, (*inputs, *held))):
+            return backend.backend(model, inputs)
+        return before(self, model, inputs, **options)
+
+    return call
+
+
+def _pinning(before: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """There is no allocator of pinned memory. The device copies from any memory."""
+    def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
+        return self
+
+    return functools.wraps(before)(pin_memory)
+
+
+def register() -> None:
+    """Wrap the functions."""
+    torch._tensor_str._tensor_str = _printing(torch._tensor_str._tensor_str)
+    torch.accelerator.synchronize = _synchronizing(torch.accelerator.synchronize)
+    wrapper = torch._TorchCompileInductorWrapper
+    wrapper.__call__ = _compiling(wrapper.__call__)
+    if not torch.cuda.is_available():
+        torch.Tensor.pin_memory = _pinning(_tensor.Tensor.pin_memory)

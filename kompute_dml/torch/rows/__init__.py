@@ -1,0 +1,21 @@
+"""Lowerings by family. Their import fills the table."""
+
+from . import (  # noqa: F401
+    bessel,
+    composed,
+    convolution,
+    elementwise,
+    foreach,
+    indices,
+    linear_algebra,
+    movement,
+    normalization,
+    polynomials,
+    products,
+    random,
+    reductions,
+    resampling,
+    scans,
+    selection,
+    special,
+)

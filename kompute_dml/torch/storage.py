@@ -1,0 +1,86 @@
+"""Storages of the device: PyTorch copies the bytes of others, whose addresses the host can read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.storage import UntypedStorage
+
+from . import memory
+
+_copy, _clone, _to = UntypedStorage.copy_, UntypedStorage.clone, UntypedStorage.to
+
+
+def _is_ours(storage: UntypedStorage) -> bool:
+    return storage.device.type == memory.NAME
+
+
+def tensor(storage: UntypedStorage) -> torch.Tensor:
+    """Its bytes as a tensor of UINT8 over the same memory."""
+    x = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    return x.set_(storage, 0, (storage.nbytes(),), (1,))
+
+
+def new(nbytes: int) -> UntypedStorage:
+    """A storage of the device of undefined contents."""
+    return memory.new((nbytes,), torch.uint8).untyped_storage()
+
+
+def copy_(self: UntypedStorage, source: UntypedStorage, non_blocking: bool | None = None
+          ) -> UntypedStorage:
+    """Copy bytes between storages of the device and of the host."""
+    if not _is_ours(self) and not _is_ours(source):
+        return _copy(self, source, bool(non_blocking))
+    if self.nbytes():
+        tensor(self).copy_(tensor(source))
+    return self
+
+
+def clone(self: UntypedStorage) -> UntypedStorage:
+    """A copy in memory of its own."""
+    return copy_(new(self.nbytes()), self) if _is_ours(self) else _clone(self)
+
+
+def to_device(self: UntypedStorage, device: Any = None, non_blocking: bool = False
+              ) -> UntypedStorage:
+    """A copy on the device; the storage itself if it lies there."""
+    return self if _is_ours(self) else copy_(new(self.nbytes()), self)
+
+
+def _typed(self: torch.storage.TypedStorage, device: Any = None, non_blocking: bool = False,
+           **other: object) -> torch.storage.TypedStorage:
+    return torch.storage.TypedStorage(wrap_storage=to_device(self._untyped_storage),
+                                      dtype=self.dtype, _internal=True)
+
+
+def to(self: UntypedStorage, *, device: torch.device, non_blocking: bool = False
+       ) -> UntypedStorage:
+    """A copy on another device; the storage itself if it lies there."""
+    wanted = torch.device(device).type
+    if memory.NAME not in (wanted, self.device.type):
+        return _to(self, device=device, non_blocking=non_blocking)
+    if wanted == memory.NAME:
+        return to_device(self)
+    return copy_(UntypedStorage(self.nbytes(), device=device), self)
+
+
+def item(self: UntypedStorage, index: Any) -> Any:
+    if not _is_ours(self):
+        return _getitem(self, index)
+    values: np.ndarray = tensor(self).cpu().numpy()
+    return int(values[index])
+
+
+_getitem = UntypedStorage.__getitem__
+
+
+def register() -> None:
+    """Teach PyTorch's storages about the device."""
+    UntypedStorage.copy_ = copy_
+    UntypedStorage.clone = clone
+    UntypedStorage.to = to
+    UntypedStorage.__getitem__ = item
+    setattr(UntypedStorage, memory.NAME, to_device)
+    setattr(torch.storage.TypedStorage, memory.NAME, _typed)

@@ -1,0 +1,262 @@
+"""PyTorch's own test database, OpInfo, on the device ``kompute`` without the CPU.
+
+    python tests/pytorch/opinfo.py float32 forward results.json [samples] [operator,...]
+    python tests/pytorch/opinfo.py table results.json ...
+
+It wants the package expecttest. Each operator's samples run on the CPU and on the device, with
+KOMPUTE_DML_TORCH_FALLBACK=0, and are compared at torch.testing's tolerances, or with values in
+FLOAT64. The file holds, by operator, the outcome of each sample:
+``pass``, ``refused`` with the reason, ``wrong``, ``error``, or ``skip`` where the CPU itself
+raises. An operator counts as passed if all its samples pass. ``table`` prints what passes of each
+file, and the reasons of what is left.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+FORWARD, GRADIENT = "forward", "gradient"
+_RANDOM = ("rand", "bernoulli", "multinomial", "dropout", "normal", "uniform", "exponential",
+           "cauchy", "geometric", "poisson", "rrelu", "fractional_max_pool", "empty",
+           "multi_head_attention_forward")
+"""Operators whose values are drawn: their types and sizes are compared."""
+
+
+_PRODUCTS = (r"(^|_)(add|b|sp)*(mm|mv)|conv|bilinear|linear|matmul|einsum|linalg|cholesky|hermite"
+             r"|(^|_)lu|qr|solve|inverse|det")
+"""Operators whose results are sums of products."""
+
+
+def drawn(name: str) -> bool:
+    return any(part in name for part in _RANDOM) and "batch_norm" not in name and (
+        "layer_norm" not in name and "group_norm" not in name and "instance_norm" not in name
+        and "norm.fro" not in name)
+
+
+def moved(tree: Any, device: str) -> Any:
+    def move(x: torch.Tensor) -> torch.Tensor:
+        base = x._base
+        if base is None or not base.is_contiguous() or x.is_conj() or x.is_neg():
+            return x.detach().to(device).requires_grad_(x.requires_grad)
+        whole = base.detach().to(device)
+        return whole.as_strided(x.shape, x.stride(), x.storage_offset() - base.storage_offset()
+                                ).requires_grad_(x.requires_grad)
+
+    return pytree.tree_map_only(torch.Tensor, move, tree)
+
+
+def outputs(op: Any, sample: Any, device: str, mode: str) -> list[Any]:
+    """The results of a sample, or its gradients, on the host."""
+    args = moved((sample.input, sample.args), device)
+    if op.name == "tensor_split":  # PyTorch wants the places on the CPU
+        args = args[0], sample.args
+    kwargs = {k: device if k == "device" else v for k, v in moved(sample.kwargs, device).items()}
+    results = pytree.tree_leaves(op(args[0], *args[1], **kwargs))
+    if mode == GRADIENT:
+        inputs = [x for x in pytree.tree_leaves((args, kwargs))
+                  if isinstance(x, torch.Tensor) and x.requires_grad]
+        ends = [y for y in results if isinstance(y, torch.Tensor) and y.requires_grad]
+        if not inputs or not ends:
+            raise LookupError("nothing to differentiate")
+        results = list(torch.autograd.grad(ends, inputs, [torch.ones_like(y) for y in ends],
+                                           allow_unused=True))
+    return [y.detach().cpu() if isinstance(y, torch.Tensor) else y for y in results]
+
+
+def tolerances(op: Any, y: torch.Tensor) -> dict[str, float]:
+    """torch.testing's, but for sums of products: their terms may cancel, so errors are as large
+    as the last places of the largest result."""
+    if y.dtype != torch.float32 or not y.numel() or not re.search(_PRODUCTS, op.name):
+        return {}
+    largest = y[y.isfinite()].abs().max().item() if y.isfinite().any() else 0.0
+    return {"rtol": 1.3e-6, "atol": max(1e-5, 4 * torch.finfo(y.dtype).eps * largest)}
+
+
+def outcome(op: Any, sample: Any, mode: str, random: bool) -> tuple[str, str]:
+    try:
+        torch.manual_seed(0)
+        expected = outputs(op, sample, "cpu", mode)
+    except Exception as error:
+        return "skip", f"the CPU raises {type(error).__name__}"
+    try:
+        torch.manual_seed(0)
+        found = outputs(op, sample, "kompute", mode)
+    except NotImplementedError as error:
+        return "refused", str(error)[:300]
+    except Exception as error:
+        return "error", f"{type(error).__name__}: {str(error)[:300]}"
+    for x, y in zip(found, expected, strict=True):
+        if not isinstance(y, torch.Tensor):
+            continue
+        try:
+            if not y.numel() and "batch_norm" in op.name:
+                continue  # statistics that only the CPU leaves out
+            if random:
+                assert x.shape == y.shape and x.dtype == y.dtype, f"{x.shape} {x.dtype}"
+            else:
+                torch.testing.assert_close(x, y, equal_nan=True, check_stride=False,
+                                           **tolerances(op, y))
+        except AssertionError as error:
+            if mode == GRADIENT or random or not _as_exact(op, sample, found, expected):
+                return "wrong", str(error)[:300]
+    return "pass", ""
+
+
+def _as_exact(op: Any, sample: Any, found: Sequence[Any], expected: Sequence[Any]) -> bool:
+    """Whether results are no farther from those in FLOAT64 than the CPU's are."""
+    def wider(tree: Any) -> Any:
+        return pytree.tree_map_only(torch.Tensor, lambda x: x.detach().double() if (
+            x.dtype == torch.float32) else x, tree)
+
+    try:
+        args = wider((sample.input, sample.args))
+        exact = pytree.tree_leaves(op(args[0], *args[1], **wider(sample.kwargs)))
+        for x, y, z in zip(found, expected, exact, strict=True):
+            torch.testing.assert_close(x.double().isfinite(), z.isfinite())
+            ours, theirs = ((v.double() - z).abs().nan_to_num().max() for v in (x, y))
+            if ours > theirs:
+                return False
+    except Exception:
+        return False
+    return True
+
+
+REASONS = (
+    ("complex numbers: no such elements in DirectML", r"complex|torch\.c(32|64|128)"),
+    ("sparse tensors: no such elements in DirectML", r"sparse|to_dense|coalesce"),
+    ("FLOAT64: DirectML computes nothing with it", r"FLOAT64|float64|double"),
+    ("linear algebra: a stated step of the host",
+     r"linalg|cholesky|\blu|geqrf|householder|ormqr|orgqr|\bqr|svd|eig|inverse|lstsq|logdet|pca"
+     r"|triangular_solve"),
+    ("FFT: wants complex numbers", r"fft|stft"),
+    ("special functions without a lowering",
+     r"special_|polygamma|igamma|zeta|bessel|polynomial|mvlgamma|polar"),
+    ("strings of segments and losses over paths", r"ctc|segment|jagged|nested"),
+    ("no lowering yet", r""),
+)
+"""Why operators are refused: the first pattern that the operator's name or the message has."""
+
+
+def table(paths: Sequence[str]) -> str:
+    """What passes, and by reason the operators that are left."""
+    lines = ["| run | operators | passed | refused | wrong or failed |",
+             "| --- | --- | --- | --- | --- |"]
+    left: dict[str, set[str]] = {reason: set() for reason, _ in REASONS}
+    wrong: set[str] = set()
+    for path in paths:
+        kinds: collections.Counter[str] = collections.Counter()
+        for label, samples in json.loads(Path(path).read_text("utf-8")).items():
+            seen = {kind for kind, _ in samples if kind != "skip"}
+            kind = "wrong" if seen & {"wrong", "error"} else "refused" if "refused" in seen else (
+                "passed" if seen else "skipped")
+            kinds[kind] += 1
+            if kind == "wrong":
+                wrong.add(label)
+            elif kind == "refused":
+                said = label + " ".join(why for what, why in samples if what == "refused")
+                left[next(r for r, pattern in REASONS if re.search(pattern, said))].add(label)
+        total = sum(kinds.values()) - kinds["skipped"]
+        lines.append(f"| {Path(path).stem} | {total} | {kinds['passed']} | {kinds['refused']} | "
+                     f"{kinds['wrong']} |")
+    lines += ["", "| what is left | operators |", "| --- | --- |"]
+    lines += [f"| {reason} | {', '.join(sorted(labels))} |" for reason, labels in left.items()
+              if labels]
+    if wrong:
+        lines.append(f"| **wrong or failed** | {', '.join(sorted(wrong))} |")
+    return "\n".join(lines)
+
+
+STUCK = 90.0
+"""Seconds that one operator may take."""
+_BEGUN = [["error", "the process ended, or the operator took too long"]]
+_CHILD = "KOMPUTE_DML_OPINFO_CHILD"
+
+
+def watched(file: Path) -> None:
+    """Run this command in a process of its own. Begin it anew when an operator ends it, and when
+    one takes too long: what is in the file is not run again."""
+    while True:
+        child = subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, _CHILD: "1"})
+        before = seen = file.read_bytes() if file.exists() else b""
+        since = time.monotonic()
+        while child.poll() is None:
+            time.sleep(1.0)
+            now = file.read_bytes() if file.exists() else b""
+            if now != seen:
+                seen, since = now, time.monotonic()
+            elif seen != before and time.monotonic() - since > STUCK:
+                child.kill()
+        if child.wait() == 0 or seen == before:
+            return
+
+
+def cases(dtype: torch.dtype, mode: str) -> list[Any]:
+    """The operators of OpInfo that PyTorch computes on the CPU in this type."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    found = []
+    for op in op_db:
+        types = op.supported_dtypes("cpu") if mode == FORWARD else (
+            op.supported_backward_dtypes("cpu"))
+        if dtype in types and (mode == FORWARD or op.supports_autograd):
+            found.append(op)
+    return found
+
+
+def outcomes(op: Any, dtype: torch.dtype, mode: str, count: int) -> list[tuple[str, str]]:
+    """What becomes of the first samples of an operator."""
+    began, found = time.monotonic(), []
+    try:
+        for sample in op.sample_inputs("cpu", dtype, requires_grad=mode == GRADIENT):
+            if len(found) >= count or time.monotonic() - began > STUCK / 4:
+                break
+            found.append(outcome(op, sample, mode, drawn(op.formatted_name)))
+    except Exception as error:
+        found.append(("skip", f"the samples raise {type(error).__name__}: {error}"[:200]))
+    return found
+
+
+def main() -> None:
+    if sys.argv[1] == "table":
+        print(table(sys.argv[2:]))
+        return
+    name, mode, path = sys.argv[1:4]
+    count = int(sys.argv[4]) if len(sys.argv) > 4 else 4
+    only = sys.argv[5].split(",") if len(sys.argv) > 5 else None
+    file = Path(path)
+    if _CHILD not in os.environ:
+        watched(file)
+        print(table([path]))
+        return
+    os.environ["KOMPUTE_DML_TORCH_FALLBACK"] = "0"
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    import kompute_dml.torch  # noqa: F401
+
+    dtype, whole = getattr(torch, name), file.with_suffix(".part")
+    results = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    for op in cases(dtype, mode):
+        label = op.formatted_name
+        if label in results or (only and label not in only):
+            continue
+        for found in (_BEGUN, None):
+            results[label] = found or outcomes(op, dtype, mode, count)
+            whole.write_text(json.dumps(results, indent=0), "utf-8")
+            whole.replace(file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""torch.compile(backend="kompute_dml") against PyTorch on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.10", reason="torch 2.10 is not installed")
+pytest.importorskip("kompute_dml.torch")
+from kompute_dml.torch import fallback  # noqa: E402
+from kompute_dml.torch.backend import statistics  # noqa: E402
+
+nn, functional = torch.nn, torch.nn.functional
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU is no help, and every test draws the same numbers."""
+    monkeypatch.setenv("KOMPUTE_DML_TORCH_FALLBACK", "0")
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+class Residual(nn.Module):
+    """A residual block, as ResNet's, between a stem and a classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8),
+                                  nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+        self.block = nn.Sequential(nn.Conv2d(8, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16),
+                                   nn.ReLU(), nn.Conv2d(16, 16, 3, 1, 1, groups=4),
+                                   nn.BatchNorm2d(16))
+        self.shortcut = nn.Conv2d(8, 16, 1, 2, bias=False)
+        self.end = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        return self.end(torch.relu(self.block(x) + self.shortcut(x)))
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(20, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 5),
+                         nn.Softmax(-1))
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "mlp": (mlp, (4, 20)), "residual": (Residual, (2, 3, 33, 33)),
+}
+
+
+def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest difference, against the largest element."""
+    assert found.shape == expected.shape and found.dtype == expected.dtype
+    assert found.device == expected.device
+    return float((found - expected).abs().max() / expected.abs().max())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_inference(case: str) -> None:
+    made, sizes = CASES[case]
+    model, x = made().eval(), torch.randn(sizes)
+    compiled = torch.compile(model, backend="kompute_dml", fullgraph=True)
+    with torch.no_grad():
+        assert relative(compiled(x), model(x)) < 2e-6
+        before = statistics.plans
+        assert relative(compiled(2 * x), model(2 * x)) < 2e-6
+        assert statistics.plans == before
+
+
+@pytest.mark.parametrize("change", ["counted", "uncounted"])
+def test_parameters_that_change_are_uploaded(change: str) -> None:
+    model, x = nn.Linear(6, 3), torch.randn(2, 6)
+    compiled = torch.compile(model, backend="kompute_dml")
+    with torch.no_grad():
+        compiled(x)
+        (model.weight if change == "counted" else model.weight.data).mul_(3.0)
+        assert relative(compiled(x), model(x)) < 1e-6
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_training(case: str) -> None:
+    """The same losses and gradients as PyTorch's for five steps of SGD."""
+    made, sizes = CASES[case]
+    models = [made(), made()]
+    models[1].load_state_dict(models[0].state_dict())
+    steps = [models[0], torch.compile(models[1], backend="kompute_dml", fullgraph=True)]
+    optimizers = [torch.optim.SGD(m.parameters(), 0.05, momentum=0.9) for m in models]
+    x, labels = torch.randn(sizes), torch.randint(0, 5, sizes[:1])
+    for _ in range(5):
+        losses = []
+        for step, optimizer in zip(steps, optimizers):
+            optimizer.zero_grad()
+            losses.append(functional.cross_entropy(step(x), labels))
+            losses[-1].backward()
+        assert losses[1].item() == pytest.approx(losses[0].item(), rel=1e-4)
+        for (name, p), (_, q) in zip(models[0].named_parameters(), models[1].named_parameters()):
+            assert q.grad is not None and p.grad is not None, name
+            largest = max(p.grad.abs().max().item(), 1e-3)
+            assert (p.grad - q.grad).abs().max().item() < 1e-4 * largest + 1e-7, name
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+class Language(nn.Module):
+    """An embedding whose weights are those of the last layer, around a transformer's layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(11, 16)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.last = nn.Linear(16, 11, bias=False)
+        self.last.weight = self.table.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        scores = self.last(self.layer(self.table(tokens)))
+        return functional.cross_entropy(scores[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+
+
+@pytest.mark.parametrize("where", ["cpu", "kompute"])
+def test_language_model_trains(where: str) -> None:
+    """Four steps of AdamW, of tensors of the host and of the device."""
+    models = [Language(), Language()]
+    models[1].load_state_dict(models[0].state_dict())
+    models[1] = models[1].to(where)
+    tokens = torch.randint(0, 11, (2, 7))
+    losses: list[list[float]] = [[], []]
+    steps = [models[0], torch.compile(models[1], backend="kompute_dml", fullgraph=True)]
+    for model, step, found in zip(models, steps, losses):
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss = step(tokens.to(next(model.parameters()).device))
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert losses[0][-1] < losses[0][0]
+
+
+class SingularValues(nn.Module):
+    """A network around an operator that has no lowering, nor have its gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 2)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(self.layers[0](x))
+        return self.layers[1](y).sum() * torch.linalg.svdvals(y + torch.eye(3, device=x.device))[0]
+
+
+@pytest.mark.parametrize("where", ["cpu", "kompute"])
+def test_what_has_no_lowering_runs_alone(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one warning. What lies before and after it stays on the device."""
+    monkeypatch.delenv("KOMPUTE_DML_TORCH_FALLBACK")
+    monkeypatch.setattr(fallback, "_warned", set())
+    models, x = [SingularValues(), SingularValues()], torch.randn(3, 3)
+    models[1].load_state_dict(models[0].state_dict())
+    models[1] = models[1].to(where)
+    step = torch.compile(models[1], backend="kompute_dml", fullgraph=True)
+    with pytest.warns(UserWarning) as warned:
+        for _ in range(2):
+            for model, run in zip(models, (models[0], step)):
+                model.zero_grad()
+                loss = run(x.to(next(model.parameters()).device))
+                loss.backward()
+    texts = [str(w.message) for w in warned if "kompute" in str(w.message)]
+    assert len([t for t in texts if "_linalg_svd" in t]) == 1 and len(texts) == len(set(texts))
+    assert loss.device.type == where
+    for p, q in zip(models[0].parameters(), models[1].parameters()):
+        torch.testing.assert_close(q.grad.cpu(), p.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_what_has_no_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = torch.compile(torch.linalg.svdvals, backend="kompute_dml")
+    with pytest.raises(Exception, match="_linalg_svd"):
+        compiled(torch.randn(3, 3))
+
+
+def test_out_of_memory_says_how_much() -> None:
+    compiled = torch.compile(lambda x: x[:, None] + x[None], backend="kompute_dml", dynamic=False)
+    with pytest.raises(torch.OutOfMemoryError, match=r"\d+ bytes"):
+        compiled(torch.ones(65535, device="kompute"))  # 17 GB
+    assert compiled(torch.ones(2, device="kompute")).tolist() == [[2, 2], [2, 2]]

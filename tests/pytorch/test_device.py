@@ -1,0 +1,319 @@
+"""The device ``kompute`` of PyTorch against the CPU."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.10", reason="torch 2.10 is not installed")
+pytest.importorskip("kompute_dml.torch")
+from kompute_dml.torch import directml, memory  # noqa: E402
+
+DEVICE = "kompute"
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU is no help, and every test draws the same numbers."""
+    monkeypatch.setenv("KOMPUTE_DML_TORCH_FALLBACK", "0")
+    torch.manual_seed(0)
+
+
+def test_memory_goes_with_the_last_view() -> None:
+    x = torch.ones(4, 5, device=DEVICE)
+    view, allocation = x[1:], weakref.ref(memory.allocation_of(x))
+    del x
+    gc.collect()
+    assert view.sum().item() == 15 and allocation() is not None
+    del view
+    gc.collect()
+    assert allocation() is None
+
+
+def test_memory_goes_while_an_exception_passes() -> None:
+    x = torch.ones(3, device=DEVICE)
+    allocation = weakref.ref(memory.allocation_of(x))
+
+    def fail(y: Any) -> None:
+        y += 1
+        del y
+        raise KeyError("expected")
+
+    held = [x]
+    del x
+    with pytest.raises(KeyError, match="expected"):
+        fail(held.pop())
+    gc.collect()
+    assert allocation() is None
+
+
+EACH: dict[str, Callable[[Any], Any]] = {
+    "views": lambda x: x.t()[1:, ::2].reshape(-1)[1:] + 1,
+    "in place through a view": lambda x: x.clone()[0].mul_(3),
+    "masks": lambda x: x[x > 0.5],
+    "index_put": lambda x: x.clone().index_put((x > 0.5,), torch.tensor(2.0, device=x.device)),
+    "two indices apart": lambda x: x.view(2, 2, 6)[torch.tensor([1, 0], device=x.device), :,
+                                                  torch.tensor([3, 5], device=x.device)],
+    "nonzero": lambda x: (x > 0.5).nonzero(),
+    "unique": lambda x: torch.unique((x * 3).long(), return_inverse=True, return_counts=True),
+    "sort": lambda x: x.sort(-1, descending=True),
+    "NaN is the largest": lambda x: torch.where(x > 1, torch.nan, x).amax(0),
+    "narrow integers wrap": lambda x: (x * 1000).to(torch.int64).to(torch.int8),
+    "BFLOAT16": lambda x: (x.bfloat16() * 3 + 1).float(),
+    "FLOAT16": lambda x: (x.half() @ x.half().t()).float(),
+    "INT64 cumsum": lambda x: (x * 9).long().cumsum(1),
+    "no elements": lambda x: torch.cat([x[:0], x]).sum(0),
+    "no dimensions": lambda x: x.sum() / 7,
+    "flip": lambda x: x.flip(0, 1),
+    "remainder": lambda x: torch.remainder(x, -0.3),
+    "layer_norm": lambda x: torch.nn.functional.layer_norm(x, (6,)),
+    "interpolate": lambda x: torch.nn.functional.interpolate(x.view(1, 1, 4, 6), scale_factor=2),
+    "index_add": lambda x: x.index_add(0, torch.tensor([3, 1, 3, 3], device=x.device), x + 1),
+    "index_put sums": lambda x: x.index_put((torch.tensor([2, 2, 0], device=x.device),), x[:3],
+                                            accumulate=True),
+    "scatter_reduce": lambda x: x.scatter_reduce(1, (x > 0).long(), x, "amax"),
+    "special functions": lambda x: torch.stack([
+        torch.erfc(x), torch.lgamma(4 * x), torch.digamma(3 * x), torch.erfinv(x / 3),
+        torch.i0(2 * x), torch.special.i0e(5 * x), torch.special.i1(2 * x),
+        torch.special.i1e(5 * x), torch.special.ndtri(torch.sigmoid(x))]),
+    "cummax": lambda x: (*(x * 2).round().cummax(1), *x.where(x < 1, torch.nan).cummin(0)),
+    "logcumsumexp": lambda x: x.logcumsumexp(1),
+    "medians": lambda x: (x.median(), x.nanmedian(), *x.median(1),
+                          *x.where(x < 1, torch.nan).nanmedian(1)),
+    "uneven maxima": lambda x: torch.nn.functional.adaptive_max_pool2d(
+        x.view(1, 4, 6), (3, 4), return_indices=True),
+    "pools of volumes": lambda x: (
+        torch.nn.functional.adaptive_avg_pool3d(x.view(1, 2, 3, 4), (1, 2, 3)),
+        torch.nn.functional.max_pool3d(x.view(1, 1, 2, 3, 4), 2, 1),
+        torch.nn.functional.avg_pool3d(x.view(1, 1, 2, 3, 4), 2, 1)),
+    "averages of windows that are cut": lambda x: torch.nn.functional.avg_pool2d(
+        x[None], 3, 2, 1, ceil_mode=True),
+    "solvers": lambda x: (*torch.linalg.slogdet(x[:3, :3]), *torch.linalg.lu(x[:3]),
+                          torch.linalg.inv(x[1:, 1:4]), torch.linalg.solve(x[:2, :2], x[:2]),
+                          torch.linalg.solve_triangular(x[:3, :3], x[:3, 3:], upper=True)),
+    "factors": lambda x: (*torch.linalg.qr(x[:, :3]), torch.linalg.cholesky(x[:3] @ x[:3].t())),
+    "gradient of a determinant": lambda x: torch.autograd.functional.jacobian(
+        torch.linalg.det, x[:3, :3].contiguous()),
+    "Bessel functions": lambda x: torch.stack([
+        getattr(torch.special, name)(3 * x.abs() + 0.1) for name in (
+            "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "modified_bessel_k0",
+            "modified_bessel_k1", "scaled_modified_bessel_k0", "scaled_modified_bessel_k1",
+            "spherical_bessel_j0")]),
+    "zeta": lambda x: (torch.special.zeta(x.abs() + 1.5, x.abs() + 0.1), x.polygamma(2)),
+    "polynomials": lambda x: torch.stack([
+        getattr(torch.special, f"{name}_polynomial_{kind}")(
+            x / 2, torch.arange(-1, 11, 2, device=x.device)) for name, kinds in (
+            ("chebyshev", "tuvw"), ("shifted_chebyshev", "t"), ("hermite", ("he",)),
+            ("laguerre", "l"), ("legendre", "p")) for kind in kinds]),
+    "gradients of resampled images": lambda x: tuple(torch.autograd.functional.jacobian(
+        lambda y, mode=mode, options=options: torch.nn.functional.interpolate(
+            y[None, None], **options, mode=mode).square().sum(), x) for mode, options in (
+        ("nearest", {"scale_factor": 2}), ("nearest-exact", {"size": (3, 7)}),
+        ("bilinear", {"size": (5, 4), "align_corners": True}), ("bicubic", {"size": (6, 9)}))),
+    "gradient of padding": lambda x: torch.autograd.functional.jacobian(
+        lambda y: torch.nn.functional.pad(y[None], (2, 1, -1, 3), "replicate").square().sum(), x),
+    "sign bits": lambda x: (x.signbit(), (-0 * x).signbit(), x.copysign(-x.flip(0))),
+    "uneven pool": lambda x: torch.nn.functional.adaptive_avg_pool2d(x.view(1, 4, 6), (3, 4)),
+}
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_operators(name: str) -> None:
+    x = torch.randn(4, 6)
+    expected, found = EACH[name](x), EACH[name](x.to(DEVICE))
+    if not isinstance(expected, tuple):
+        expected, found = (expected,), (found,)
+    for a, b in zip(found, expected, strict=True):
+        assert a.device.type == DEVICE
+        torch.testing.assert_close(a.cpu(), b, rtol=2e-3 if name == "FLOAT16" else 1.3e-6,
+                                   atol=2e-3 if name == "FLOAT16" else 1e-5, equal_nan=True)
+
+
+def test_training_is_the_same() -> None:
+    """Losses of four steps, with clipped gradients."""
+    nn = torch.nn
+    host = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(),
+                         nn.MaxPool2d(2), nn.Flatten(), nn.Linear(128, 4))
+    x, labels = torch.randn(4, 3, 8, 8), torch.randint(0, 4, (4,))
+    losses = []
+    for model, where in ((host, "cpu"), (copy.deepcopy(host).to(DEVICE), DEVICE)):
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+        losses.append([])
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x.to(where)), labels.to(where))
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            losses[-1].append(loss.item())
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+def test_tied_weights_stay_tied() -> None:
+    class Tied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+            self.last.weight = self.first.weight
+
+        def forward(self, x: Any) -> Any:
+            return self.last(self.first(x)).square().sum()
+
+    host, x = Tied(), torch.randn(2, 4)
+    ours = copy.deepcopy(host).to(DEVICE)
+    assert ours.last.weight is ours.first.weight
+    host(x).backward()
+    ours(x.to(DEVICE)).backward()
+    torch.testing.assert_close(ours.first.weight.grad.cpu(), host.first.weight.grad)
+
+
+@pytest.mark.parametrize("target", ["cpu", DEVICE])
+def test_saved_tensors_load(target: str) -> None:
+    file, x = io.BytesIO(), torch.arange(6, device=DEVICE).view(2, 3)
+    torch.save({"x": x.t()}, file)
+    file.seek(0)
+    loaded = torch.load(file, map_location=target)["x"]
+    assert loaded.device.type == target and loaded.tolist() == x.t().tolist()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_data_loaders_feed_the_device(workers: int) -> None:
+    """Workers are forked after the device was opened. They use the CPU."""
+    torch.ones(1, device=DEVICE)
+    data = torch.utils.data.TensorDataset(torch.arange(6.0))
+    loader = torch.utils.data.DataLoader(data, 2, pin_memory=True, num_workers=workers)
+    assert [x.to(DEVICE, non_blocking=True).tolist() for x, in loader] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_state_dicts_go_both_ways() -> None:
+    file, ours, host = io.BytesIO(), torch.nn.Linear(3, 2).to(DEVICE), torch.nn.Linear(3, 2)
+    torch.save(ours.state_dict(), file)
+    file.seek(0)
+    host.load_state_dict(torch.load(file, map_location="cpu"))
+    torch.testing.assert_close(host.weight, ours.weight.cpu())
+    with torch.no_grad():
+        host.weight.add_(1)
+    ours.load_state_dict(host.state_dict())
+    assert ours.weight.device.type == DEVICE
+    torch.testing.assert_close(host.weight, ours.weight.cpu())
+
+
+def test_gradients_pass_writes_through_views() -> None:
+    found = []
+    for device in ("cpu", DEVICE):
+        x = torch.arange(6.0, device=device).view(2, 3).requires_grad_()
+        y = x * 2
+        y[0].mul_(3)
+        y.t()[1:].add_(1)
+        y.square().sum().backward()
+        found.append(x.grad.cpu())
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_checkpoints_and_sums_of_gradients() -> None:
+    found = []
+    for device in ("cpu", DEVICE):
+        x = torch.arange(4.0, device=device).requires_grad_()
+        for _ in range(2):
+            y = torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False)
+            y.sum().backward()
+        found.append(x.grad.cpu())
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_results_that_do_not_fit_are_refused() -> None:
+    x = torch.ones(2, device=DEVICE)
+    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+        x.add_(torch.ones(3, 2, device=DEVICE))
+    with pytest.raises(RuntimeError, match="can't be cast"):
+        x.long().add_(x)
+    with pytest.raises(torch.linalg.LinAlgError, match="singular"):
+        torch.linalg.inv(torch.zeros(2, 2, device=DEVICE))
+
+
+def test_copies_are_apart() -> None:
+    x = torch.ones(3, device=DEVICE)
+    for made in (copy.deepcopy(x), x.clone()):
+        made.zero_()
+        assert x.sum().item() == 3 and made.device == x.device
+
+
+def test_autocast_and_gradient_scaler() -> None:
+    model, x = torch.nn.Linear(5, 3).to(DEVICE), torch.randn(2, 5, device=DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=8.0)
+    before = model.weight.detach().clone()
+    with torch.autocast(DEVICE, torch.float16):
+        y = model(x)
+        assert y.dtype == torch.float16 and torch.exp(y).dtype == torch.float32
+    loss = y.float().sum()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    torch.testing.assert_close(model.weight.cpu(), before.cpu() - 0.1 * x.cpu().sum(0),
+                               rtol=2e-3, atol=2e-3)
+
+
+def test_random_numbers_repeat() -> None:
+    def draw(generator: Any = None) -> list[Any]:
+        x = torch.rand(1000, device=DEVICE, generator=generator)
+        return [x.cpu(), torch.nn.functional.dropout(torch.ones(50, device=DEVICE)).cpu()]
+
+    torch.manual_seed(3)
+    first = draw()
+    torch.manual_seed(3)
+    assert all(torch.equal(a, b) for a, b in zip(first, draw()))
+    assert first[0].min() >= 0 and first[0].max() < 1 and 0.45 < first[0].mean() < 0.55
+    mine = draw(torch.Generator().manual_seed(5))[0]
+    torch.manual_seed(9)
+    assert torch.equal(mine, draw(torch.Generator().manual_seed(5))[0])
+
+
+def test_dropout_of_gradients_has_the_same_mask() -> None:
+    x = torch.ones(64, device=DEVICE, requires_grad=True)
+    y = torch.nn.functional.dropout(x, 0.5)
+    y.sum().backward()
+    assert torch.equal(x.grad.cpu(), y.detach().cpu()) and 0 < (y == 0).sum().item() < 64
+
+
+def test_out_of_memory_says_how_much() -> None:
+    with pytest.raises(torch.OutOfMemoryError, match=r"\d+ bytes .* \d+ "):
+        torch.empty(1 << 44, device=DEVICE)
+    assert (torch.ones(2, device=DEVICE) + 1).tolist() == [2, 2]
+
+
+def test_the_cpu_helps_with_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.eye(3, device=DEVICE)
+    with pytest.raises(NotImplementedError, match="_linalg_svd"):
+        torch.linalg.svdvals(x)
+    monkeypatch.delenv("KOMPUTE_DML_TORCH_FALLBACK")
+    with pytest.warns(UserWarning, match="_linalg_svd") as warned:
+        for _ in range(2):
+            assert torch.linalg.svdvals(x).device.type == DEVICE
+    assert len(warned) == 1
+
+
+def test_names_of_the_module() -> None:
+    assert torch.accelerator.current_accelerator().type == DEVICE
+    torch.accelerator.synchronize()
+    held = torch.ones(1000, device=DEVICE)
+    assert torch.kompute.memory_allocated() >= held.numel() * 4
+    assert repr(held[:2]) == f"tensor([1., 1.], device='{DEVICE}:0')"
+    assert directml.device().type == DEVICE and directml.device_count() == 1
+    assert directml.device_name() == torch.kompute.get_device_name()
+    assert all(0 <= used <= 1 for used in directml.gpu_memory(mb_per_tile=1024))
+
+
+def test_compile_takes_the_backend_of_the_device() -> None:
+    model, x = torch.nn.Linear(5, 3).to(DEVICE), torch.randn(2, 5, device=DEVICE)
+    torch._dynamo.reset()
+    y = torch.compile(model)(x)
+    y.sum().backward()
+    assert y.device.type == DEVICE and model.weight.grad.device.type == DEVICE
+    torch.testing.assert_close(y.cpu(), model(x).cpu())

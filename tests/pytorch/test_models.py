@@ -1,0 +1,85 @@
+"""Networks trained on the device ``kompute``, compiled and eager, beside the CPU."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.10", reason="torch 2.10 is not installed")
+pytest.importorskip("kompute_dml.torch")
+from kompute_dml.bench import networks, pytorch  # noqa: E402
+from kompute_dml.torch import memory  # noqa: E402
+from kompute_dml.torch.backend import statistics  # noqa: E402
+
+STEPS = 10
+RATES = {"resnet": 1e-3, "unet": 1e-3}
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU is no help."""
+    monkeypatch.setenv("KOMPUTE_DML_TORCH_FALLBACK", "0")
+    torch._dynamo.reset()
+
+
+def losses(name: str, device: str, compiled: bool) -> list[float]:
+    """Of ten steps of AdamW."""
+    work = networks.workload(name).to(device)
+    optimizer = torch.optim.AdamW(work.model.parameters(), RATES.get(name, 3e-3))
+
+    def forward(x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return work.loss(work.model(x), labels)
+
+    run = torch.compile(forward, fullgraph=True) if compiled else forward
+    seen = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = run(work.inputs, work.labels)
+        loss.backward()
+        optimizer.step()
+        seen.append(loss.item())
+    return seen
+
+
+on_cpu = functools.cache(functools.partial(losses, device="cpu", compiled=False))
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "eager"])
+@pytest.mark.parametrize("name", ["mlp"])
+def test_ten_steps(name: str, compiled: bool) -> None:
+    """``bench --suite torch`` checks the other networks, which lavapipe compiles for minutes."""
+    before = statistics.plans, statistics.fallbacks
+    seen = losses(name, "kompute", compiled)
+    assert seen == pytest.approx(on_cpu(name), rel=1e-4)
+    assert seen[-1] < seen[0]
+    assert statistics.fallbacks == before[1]
+    assert (statistics.plans - before[0]) == (2 if compiled else 0)
+
+
+def test_repeated_steps_record_nothing_anew() -> None:
+    work = networks.workload("mlp").to("kompute")
+    run = torch.compile(lambda x, labels: work.loss(work.model(x), labels))
+    recorder = memory.device().runtime.recorder
+
+    def gradients() -> None:
+        torch.autograd.grad(run(work.inputs, work.labels), [*work.model.parameters()])
+        torch.kompute.synchronize()
+
+    for _ in range(5):
+        gradients()
+    before = recorder.dispatches, recorder.submits
+    for _ in range(3):
+        gradients()
+    assert recorder.dispatches == before[0] + 3  # the gradient of the loss, which is made eagerly
+    assert recorder.submits > before[1]
+
+
+def test_bench_measures_one_operator() -> None:
+    """The host's time of an addition, eager and compiled."""
+    rows = [*pytorch.NetworkBench("eager", "tiny").run([networks.ONE], 600)]
+    assert [row.use for row in rows] == ["eager", "inference"]
+    for row in rows:
+        assert row.ok and row.ms and row.host_us and row.peers["eager"].ms, row
+    assert rows[1].anew == 0
+    assert "host us" in pytorch.as_table(rows)

@@ -1,0 +1,39 @@
+"""What this package uses of PyTorch that other releases may lack or rename."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.10", reason="torch 2.10 is not installed")
+pytest.importorskip("kompute_dml.torch")
+from kompute_dml.torch import versions  # noqa: E402
+
+USED = (
+    "_C._from_dlpack", "_C._dispatch_has_kernel", "_C._dispatch_has_kernel_for_dispatch_key",
+    "_C.DispatchKeySet", "_dynamo.trace_rules.add", "_tensor_str._tensor_str",
+    "_TorchCompileInductorWrapper.__call__", "Tensor.pin_memory", "accelerator.synchronize",
+    "utils.backend_registration._setup_privateuseone_for_python_backend",
+    "__future__.set_swap_module_params_on_conversion", "storage.UntypedStorage.copy_",
+    "_decomp.core_aten_decompositions", "_guards.TracingContext.try_get",
+)
+
+
+@pytest.mark.parametrize("name", USED)
+def test_this_release_has(name: str) -> None:
+    assert operator.attrgetter(name)(torch) is not None
+
+
+@pytest.mark.parametrize("release, wrong", [
+    ("2.9.1", True), ("1.13.1+cpu", True), ("2.10.0", False), ("2.13.0+cpu", False),
+    ("3.0.0a0+git1234", False)])
+def test_older_releases_are_refused(release: str, wrong: bool, monkeypatch: pytest.MonkeyPatch
+                                    ) -> None:
+    monkeypatch.setattr(torch, "__version__", release)
+    if wrong:
+        with pytest.raises(ImportError, match="expected PyTorch 2.10 or later, but got "
+                           + release[:3]):
+            versions.check()
+    else:
+        versions.check()
