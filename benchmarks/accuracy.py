@@ -7,9 +7,10 @@ An ulp is the distance of two neighbours of the result's type at the exact value
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,14 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Function:
-    """A function of one variable, or of two, where the second takes the values ``other``."""
+    """A function of one variable, or of two, where the second takes the values ``other``.
+
+    ``exact`` takes each of the ``attributes``, numbers that FLOAT32 holds, by name.
+    """
 
     name: str
     exact: Callable[..., np.ndarray]
-    attributes: dict[str, Any] = field(default_factory=dict)
+    attributes: tuple[dict[str, float], ...] = ({},)
     other: tuple[float, ...] = ()
 
 
@@ -44,6 +48,12 @@ def _plain(*names: str) -> list[Function]:
         for n in ("sin", "cos", "tan", "sinh", "cosh", "tanh")
     }
     return [Function(n, getattr(np, numpy_names.get(n, n))) for n in names]
+
+
+def _each(**values: tuple[float, ...]) -> tuple[dict[str, float], ...]:
+    """Attributes with the first values, with the second ones, and so on, rounded to FLOAT32."""
+    return tuple(dict(zip(values, (float(np.float32(v)) for v in row)))
+                 for row in zip(*values.values()))
 
 
 FUNCTIONS = [
@@ -56,24 +66,29 @@ FUNCTIONS = [
     Function("divide", np.divide, other=(0.1, -3e5, 7.0)),
     Function("pow", np.power, other=(0.5, -2.0, 3.0, 10.25, -0.3)),
     Function("atan_yx", np.arctan2, other=(1.0, -0.1, 1e10, -1e-10)),
-    Function("constant_pow", lambda x: np.power(x, 2.5), {"exponent": 2.5}),
+    Function("constant_pow", lambda x, exponent: np.power(x, exponent), _each(exponent=(2.5,))),
     Function("modulus_truncate", np.fmod, other=(0.1, -7.5)),
     Function("modulus_floor", np.mod, other=(0.1, -7.5)),
     Function("activation_sigmoid", _sigmoid),
     Function("activation_tanh", np.tanh),
-    Function("activation_softplus", _softplus),
+    Function("activation_softplus", lambda x, steepness: _softplus(steepness * x) / steepness,
+             _each(steepness=(1, 3.3, 1.77))),
     Function("activation_softsign", lambda x: x / (1 + np.abs(x))),
     Function("activation_gelu", lambda x: x * 0.5 * _erfc(-x / math.sqrt(2))),
     Function("activation_swish", lambda x: x * _sigmoid(x)),
-    Function("activation_elu", lambda x: np.where(x >= 0, x, np.expm1(x))),
-    Function("activation_celu", lambda x: np.where(x >= 0, x, 0.7 * np.expm1(x / np.float32(0.7))),
-             {"alpha": 0.7}),
-    Function("activation_scaled_elu", lambda x: 0.75 * np.where(x >= 0, x, 1.25 * np.expm1(x)),
-             {"alpha": 1.25, "gamma": 0.75}),
-    Function("activation_parametric_softplus", lambda x: 1.25 * _softplus(0.75 * x),
-             {"alpha": 1.25, "beta": 0.75}),
-    Function("activation_scaled_tanh", lambda x: 0.75 * np.tanh(1.25 * x),
-             {"alpha": 0.75, "beta": 1.25}),
+    # Factors of 1, those of the functions' papers, and others that bring results near powers of 2.
+    Function("activation_elu", lambda x, alpha: np.where(x >= 0, x, alpha * np.expm1(x)),
+             _each(alpha=(1, 3.3, 3.86, 0.96))),
+    Function("activation_celu", lambda x, alpha: np.where(x >= 0, x, alpha * np.expm1(x / alpha)),
+             _each(alpha=(0.7, 3.3, 3.5, 1.4))),
+    Function("activation_scaled_elu",
+             lambda x, alpha, gamma: gamma * np.where(x >= 0, x, alpha * np.expm1(x)),
+             _each(alpha=(1.25, 1.6732632, 3.3, 1.68), gamma=(0.75, 1.050701, 1.9, 3.52))),
+    Function("activation_parametric_softplus",
+             lambda x, alpha, beta: alpha * _softplus(beta * x),
+             _each(alpha=(1.25, 3.3, 1.9), beta=(0.75, 0.9, 0.3))),
+    Function("activation_scaled_tanh", lambda x, alpha, beta: alpha * np.tanh(beta * x),
+             _each(alpha=(0.75, 3.3, 0.86), beta=(1.25, 0.9, 0.67))),
 ]
 
 
@@ -104,11 +119,11 @@ def error(
     largest = float(np.finfo(data_type).max)
     others = [np.full_like(x, y) for y in function.other if abs(y) < largest] or [None]
     worst, at = 0.0, math.nan
-    for y in others:
+    for y, attributes in itertools.product(others, function.attributes):
         given = [x] if y is None else [x, y]
-        got = getattr(dml, function.name)(*map(device.tensor, given), **function.attributes).numpy()
+        got = getattr(dml, function.name)(*map(device.tensor, given), **attributes).numpy()
         with np.errstate(all="ignore"):
-            exact = function.exact(*(v.astype(np.float64) for v in given))
+            exact = function.exact(*(v.astype(np.float64) for v in given), **attributes)
             rounded = exact.astype(data_type)
         info = np.finfo(data_type)
         ok = np.isfinite(rounded) & np.isfinite(got)

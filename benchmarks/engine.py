@@ -111,7 +111,7 @@ def cold_rows(device: dml.Device) -> list[Row]:
 
 def small_rows(device: dml.Device) -> list[Row]:
     """One submit of many small operators, timed by the device's clock."""
-    if not device._runtime.engine.timestamps_valid:
+    if not device.runtime.engine.timestamps_valid:
         return []
     x = device.tensor(np.ones((64, 64), np.float32))
     outs = [device.empty([64, 64]) for _ in range(DISPATCHES)]
@@ -187,7 +187,7 @@ def memory_rows(device: dml.Device) -> list[Row]:
 
 def raw_transfer(device: dml.Device, nbytes: int) -> tuple[float, float]:
     """Seconds in which kp itself uploads and downloads ``nbytes``, between host arrays."""
-    engine = device._runtime.engine
+    engine = device.runtime.engine
     kp, data = engine.kp, np.ones(nbytes // 4, np.float32)
     tensor = engine.manager.tensor_t(data, kp.TensorTypes.device)
     up = engine.manager.sequence().record(kp.OpTensorSyncDevice([tensor]))
@@ -235,7 +235,7 @@ def main() -> None:
     as_json = parser.parse_args().json
     device = dml.Device()
     if not as_json:
-        print(f"{device.adapter.name}, {device._runtime.engine.description} kp")
+        print(f"{device.adapter.name}, {device.runtime.engine.description} kp")
     with clock.held(device.adapter):
         for rows in (cold_rows, recording_rows, small_rows, memory_rows, transfer_rows):
             for row in rows(device):

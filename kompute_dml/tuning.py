@@ -13,6 +13,7 @@ import fcntl
 import functools
 import json
 import os
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,8 +116,6 @@ def keep(adapter: Adapter, choices: Mapping[str, str]) -> Path | None:
         devices = _load(path)
         devices.setdefault(device_key(adapter), {}).update(choices)
         # Readers see the old file or the new one, never a part.
-        import tempfile  # only a measured choice needs it
-
         with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".json", delete=False) as new:
             json.dump({"format": _FORMAT, "devices": devices}, new, indent=1, sort_keys=True)
         os.replace(new.name, path)

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import UnsupportedError
-from .models import Goal, Kind, Model
+from . import modules
+from .models import BenchModel, Goal, ModelKind
 
 NEEDED = ("torch", "torchvision", "transformers", "onnx", "onnxruntime")
 
@@ -40,17 +41,25 @@ class Architecture:
     """By type."""
 
 
-def kinds() -> list[Kind]:
+def kinds() -> list[ModelKind]:
     """Each architecture in each of its types. Raises UnsupportedError without PyTorch."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise UnsupportedError(f"--suite models makes its models with {', '.join(missing)}: "
                                f"pip install {' '.join(missing)}")
     return [
-        Kind(architecture.name, types, goals,
+        ModelKind(architecture.name, types, goals,
              functools.partial(_model, architecture, types))
         for architecture in ARCHITECTURES for types, goals in architecture.goals.items()
     ]
+
+
+def _of_a_graph(float16: float) -> dict[str, tuple[Goal, ...]]:
+    """At most the time of PyTorch's CUDA graph in FLOAT32, and ``float16`` times it in FLOAT16."""
+    return {"FLOAT32": (("torch (graph)", 1.0),), "FLOAT16": (("torch (graph)", 1 / float16),)}
+
+
+_SESSION = (("session ms", 1000.0), ("webgpu's session", 2.0))
 
 
 def _ms(float32: float, float16: float) -> dict[str, tuple[Goal, ...]]:
@@ -66,18 +75,48 @@ def _resnet() -> Any:
     return torchvision.models.resnet50()
 
 
-def _mobilenet() -> Any:
-    """Its batch norms know random images. With others its values vanish in FLOAT16."""
-    import torch
+def _vision(name: str, side: int = 224, **more: Any) -> Any:
+    """A network of torchvision, whose batch norms know random images."""
     import torchvision
 
-    model = torchvision.models.mobilenet_v3_large()
-    for module in model.modules():
-        if isinstance(module, torch.nn.BatchNorm2d):
-            module.momentum = None  # statistics are those of the one batch
-    with torch.no_grad():
-        model.train()(torch.randn(4, 3, 224, 224))
+    return _settled(torchvision.models.get_model(name, weights=None, **more), side)
+
+
+def _settled(model: Any, side: int) -> Any:
+    """Batch norms know random images. With others values vanish in FLOAT16."""
+    import torch
+
+    norms = [m for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    for module in norms:
+        module.momentum = None  # statistics are those of the one batch
+    if norms:
+        with torch.no_grad():
+            model.train()(torch.randn(4, 3, side, side))
     return model
+
+
+def _segmented() -> Any:
+    import torch
+
+    model = _vision("deeplabv3_mobilenet_v3_large", weights_backbone=None)
+
+    class Only(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: Any) -> Any:
+            return self.model(x)["out"]
+
+    return Only()
+
+
+def _of_transformers(model: str, config: str, **fields: Any) -> Any:
+    """A class of transformers with a configuration."""
+    import transformers
+
+    network = getattr(transformers, config)(attn_implementation="eager", **fields)
+    return _hidden(getattr(transformers, model)(network))
 
 
 def _bert(layers: int, width: int, heads: int) -> Any:
@@ -115,10 +154,16 @@ def _hidden(model: Any) -> Any:
     return Hidden()
 
 
-def _image(count: int) -> tuple[Any, ...]:
+def _image(count: int, side: int = 224) -> tuple[Any, ...]:
     import torch
 
-    return (torch.randn(count, 3, 224, 224),)
+    return (torch.randn(count, 3, side, side),)
+
+
+def _latents() -> tuple[Any, ...]:
+    import torch
+
+    return torch.randn(1, 4, 64, 64), torch.full((1,), 500.0), torch.randn(1, 77, 768)
 
 
 def _sound() -> tuple[Any, ...]:
@@ -139,7 +184,8 @@ _MINILM = functools.partial(_bert, 6, 384, 12)
 ARCHITECTURES = (
     Architecture("resnet50, 1", _resnet, lambda: _image(1), _ms(2.7, 2.0)),
     Architecture("resnet50, 32", _resnet, lambda: _image(32), _ms(15, 8)),
-    Architecture("mobilenet_v3_large, 1", _mobilenet, lambda: _image(1), _ms(1.4, 1.2)),
+    Architecture("mobilenet_v3_large, 1", functools.partial(_vision, "mobilenet_v3_large"),
+                 lambda: _image(1), _ms(1.4, 1.2)),
     Architecture("MiniLM-L6, 1 x 128", _MINILM, lambda: _tokens(1, 128),
                  {**_ms(1.2, 1.0), "INT8": (_HALF_OF_THE_CPU,)}),
     Architecture("MiniLM-L6, 32 x 128", _MINILM, lambda: _tokens(32, 128),
@@ -147,13 +193,37 @@ ARCHITECTURES = (
     Architecture("bert-base, 8 x 512", functools.partial(_bert, 12, 768, 12),
                  lambda: _tokens(8, 512), _ms(27, 12)),
     Architecture("whisper-tiny encoder", _whisper, _sound, _ms(2.3, 1.5)),
+    Architecture("yolov8n-like, 1 x 640", lambda: _settled(modules.detector(), 320),
+                 lambda: _image(1, 640), _of_a_graph(1.0)),
+    Architecture("sd1.5-like unet, 1 x 64", modules.denoiser, _latents,
+                 {types: (*goals, *_SESSION) for types, goals in _of_a_graph(1.0).items()}),
+    Architecture("esrgan-like, 1 x 128", modules.upscaler, lambda: _image(1, 128),
+                 _of_a_graph(1.2)),
+    *(Architecture(f"{name}, 1", functools.partial(_vision, name), lambda: _image(1),
+                   _of_a_graph(most))
+      for name, most in (("densenet121", 1.0), ("swin_t", 1.0), ("convnext_tiny", 1.1),
+                         ("efficientnet_b0", 0.9))),
+    Architecture("deeplabv3_mobilenet, 1 x 512", _segmented, lambda: _image(1, 512),
+                 _of_a_graph(1.2)),
+    Architecture("clip vit-b-32, 1", functools.partial(
+        _of_transformers, "CLIPVisionModel", "CLIPVisionConfig"), lambda: _image(1),
+        _of_a_graph(1.1)),
+    Architecture("dinov2-small, 1 x 518", functools.partial(
+        _of_transformers, "Dinov2Model", "Dinov2Config", hidden_size=384, num_attention_heads=6,
+        image_size=518), lambda: _image(1, 518), _of_a_graph(1.1)),
+    Architecture("segformer-b0, 1 x 512", functools.partial(
+        _of_transformers, "SegformerForSemanticSegmentation", "SegformerConfig"),
+        lambda: _image(1, 512), _of_a_graph(1.1)),
+    Architecture("t5-small encoder, 1 x 128", functools.partial(
+        _of_transformers, "T5EncoderModel", "T5Config", vocab_size=_WORDS),
+        lambda: _tokens(1, 128), _of_a_graph(1.1)),
 )
 
 
 # -- models
 
 
-def _model(architecture: Architecture, types: str, folder: Path) -> Model:
+def _model(architecture: Architecture, types: str, folder: Path) -> BenchModel:
     module, inputs, expected = _made(architecture)
     peer = None
     if types == "INT8":
@@ -162,7 +232,7 @@ def _model(architecture: Architecture, types: str, folder: Path) -> Model:
         path = _exported(architecture, types, folder)
         peer = _in_type(module, inputs, types)
     feed = {f"x{i}": x.numpy() for i, x in enumerate(_in_type(None, inputs, types)[1])}
-    return Model(path, feed, expected, BOUNDS[types], peer)
+    return BenchModel(path, feed, expected, BOUNDS[types], peer)
 
 
 @functools.lru_cache(maxsize=1)  # the types of an architecture come one after the other

@@ -8,9 +8,13 @@ from typing import Any
 
 import numpy as np
 
+import kompute_dml as dml
+
 from ..cases import Scale
+from ..device import Device
 from ..dtypes import DataType
 from .case import Case, Peer, Recipe, shape, touched_bytes
+from .peers import Torch
 from .values import host, numbers
 
 _ROWS = 4
@@ -43,9 +47,7 @@ def attention(kind: Heads) -> Recipe:
     types = f"{kind.data_type.family} {kind}"
     decodes = kind.queries == 1
 
-    def make(device: Any, scale: Scale) -> Iterator[Case]:
-        import kompute_dml as dml
-
+    def make(device: Device, scale: Scale) -> Iterator[Case]:
         h = kind
         queries, keys = (max(scale.of(n), 1) for n in (h.queries, h.keys))
         shapes = [(h.batches, queries, h.heads * h.size)] + 2 * [
@@ -54,10 +56,10 @@ def attention(kind: Heads) -> Recipe:
         patterns = [numbers(h.data_type.dtype, int(np.prod(s)), -2, 2, 3 + i)
                     for i, s in enumerate(shapes)]
         q, k, v = (p.tensor(device).reshape(*s) for p, s in zip(patterns, shapes))
-        made = device.empty(shapes[0], h.data_type)
+        result = device.empty(shapes[0], h.data_type)
         more: dict[str, Any] = dict(
             scale=h.size**-0.5, query_head_count=h.heads, key_value_head_count=h.key_heads)
-        out: Any = made
+        out: Any = result
         if decodes:
             arrays: tuple[Any, ...] = (q,)
             more |= dict(past_key=k, past_value=v)
@@ -68,12 +70,12 @@ def attention(kind: Heads) -> Recipe:
                       for _ in range(2)]
             more |= dict(past_sequence_lengths=np.zeros(h.batches, np.int32),
                          output_present_key=True, output_present_value=True)
-            out = (made, *caches)
+            out = (result, *caches)
             more["past_sequence_lengths"] = device.tensor(more["past_sequence_lengths"])
 
         def dispatch() -> Any:
             dml.multihead_attention1(*arrays, **more, out=out)
-            return made
+            return result
 
         def first_head(i: int) -> np.ndarray:
             x = patterns[i].host()[: int(np.prod(shapes[i][1:]))].reshape(shapes[i][1:])
@@ -92,22 +94,22 @@ def attention(kind: Heads) -> Recipe:
             room = 4e-3 if h.data_type is DataType.FLOAT16 else 1e-4
             return "" if worst <= room else f"{worst} off"
 
-        def torch_peers(library: Any) -> Iterator[Peer]:
+        def torch_peers(library: Torch) -> Iterator[Peer]:
             f = library.torch.nn.functional.scaled_dot_product_attention
-            given = []
+            heads = []
             for p, s in zip(patterns, shapes):
                 x = library.tensor(p).reshape(s)
-                given.append(x if x.dim() == 4 else x.reshape(*s[:2], -1, h.size).transpose(1, 2))
+                heads.append(x if x.dim() == 4 else x.reshape(*s[:2], -1, h.size).transpose(1, 2))
 
             def call() -> Any:
-                y = f(*given, is_causal=h.causal, enable_gqa=h.heads != h.key_heads)
+                y = f(*heads, is_causal=h.causal, enable_gqa=h.heads != h.key_heads)
                 return y.transpose(1, 2).reshape(shapes[0])
 
             yield Peer("torch", call)
 
         yield Case(
             operator, types, shape(shapes[0]), dispatch, check,
-            touched_bytes(t.desc for t in (q, k, v, made)),
+            touched_bytes(t.desc for t in (q, k, v, result)),
             4 * h.batches * h.heads * queries * keys * h.size // (2 if h.causal else 1),
             peers={"torch": torch_peers})
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tabulate import tabulate
+
 from ..errors import ValidationError
 from .rows import short
 
@@ -73,7 +75,7 @@ def against(
     A case has moved if it differs by more than the spreads of both runs together, and by more than
     repeated runs usually differ. Cases of only one run are left out.
     """
-    found = []
+    changes = []
     for row in rows:
         operator, types, sizes = key = _key(row)
         before = old["by_key"].get(key)
@@ -82,17 +84,15 @@ def against(
         then, now = before[_clock(row)], row[_clock(row)]
         blur = then * (before.get("spread") or 0) + now * (row["spread"] or 0)
         blur = max(blur, _BETWEEN_RUNS * then)
-        found.append({
+        changes.append({
             "case": f"{short(operator)} {types} {sizes}".rstrip(),
             "before_ms": then, "now_ms": now, "speed": then / now if now else 1.0,
             "moved": abs(then - now) > blur,
         })
-    return found
+    return changes
 
 
 def against_table(rows: Sequence[Mapping[str, Any]], old: Mapping[str, Any]) -> str:
-    from tabulate import tabulate
-
     lines = [
         (c["case"], f"{c['before_ms'] * 1e3:.1f} us", f"{c['now_ms'] * 1e3:.1f} us",
          f"{c['speed']:.3f}",

@@ -55,6 +55,8 @@ class Case:
     """Multiplications and additions; 0 where data only moves."""
     dispatches: int = 1
     """Runs of the operator in one ``dispatch``. Figures are for one run."""
+    on_host: bool = False
+    """Whether the host does the work, so that its clock counts."""
     peers: dict[str, Callable[[Library], Iterable[Peer]]] = field(default_factory=dict)
     """Peers, by the library's name."""
 

@@ -19,7 +19,7 @@ from .limits import AS_MANY_BYTES, FAMILIES, LAYERS, LIMITS, Limit
 from .movement import diagonal, diagonal1, identity, square_transposed
 from .ordinary import ordinary
 from .pooling import pooling
-from .products import Product, product
+from .products import BenchProduct, product
 from .rearranged import AT_LIMITS
 from .variants import VARIANTS
 
@@ -40,10 +40,10 @@ _WITH_PEERS: tuple[Recipe, ...] = (
     identity(_F32, "transposed", square_transposed),
     *(diagonal(t) for t in (_F32, _U8, DataType.INT64)),
     *(diagonal1(t, "filled") for t in (_F32, DataType.INT16, _U8)),
-    product(Product()),
-    product(Product(_U8, _I8, full=True)),
-    product(Product(_U8, _U8, _F16)),
-    product(Product(DataType.INT16, DataType.INT16)),
+    product(BenchProduct()),
+    product(BenchProduct(_U8, _I8, full=True)),
+    product(BenchProduct(_U8, _U8, _F16)),
+    product(BenchProduct(DataType.INT16, DataType.INT16)),
     *ELEMENTWISE,
     *(gather_rows(o, _F32, DataType.INT32) for o in ("GATHER", "GATHER_ND", "GATHER_ND1")),
     gather_elements(DataType.INT64), scatter(DataType.INT64), scatter_rows(),
@@ -86,7 +86,7 @@ def suite(name: str) -> tuple[Limit, ...]:
         return (Limit(COPY), *(Limit(recipe, ((AS_MANY_BYTES, least), ("torch", 1.0)))
                                for recipe, least in AT_LIMITS))
     if name == "numpy":
-        cube = product(Product(), 512, 512, 512, scaled=False)
+        cube = product(BenchProduct(), 512, 512, 512, scaled=False)
         return (*(Limit(recipe, _TENTH_OF_NUMPY) for recipe in _BESIDE_NUMPY),
                 Limit(cube, (("us", 1e6), *_TENTH_OF_NUMPY)))
     return tuple(Limit(recipe) for recipe in RECIPES)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import kompute_dml as dml
 
-def initialized(device: Any, desc_class: Any, owned: str, tensors: Mapping[str, Any],
+from ..device import Device
+
+
+def initialized(device: Device, desc_class: Any, owned: str, tensors: Mapping[str, Any],
                 **attributes: Any) -> Callable[[], Any]:
     """Initializes the operator, whose input ``owned`` is OWNED_BY_DML. Returns what dispatches it
     into the output tensor. Tensors are named as the description's fields."""
-    import kompute_dml as dml
-
     descs = {name: t.desc for name, t in tensors.items()}
     descs[owned] = descs[owned].replace(flags=dml.TensorFlags.OWNED_BY_DML)
     compiled = device.compile_operator(
@@ -28,12 +30,12 @@ def initialized(device: Any, desc_class: Any, owned: str, tensors: Mapping[str, 
         return dml.BufferBinding(dml.Buffer(device, t.allocation, size))
 
     def table(dispatchable: Any, inputs: Any, outputs: Any) -> Any:
-        made = device.create_binding_table(dispatchable)
-        made.bind_inputs(inputs)
-        made.bind_outputs(outputs)
+        bindings = device.create_binding_table(dispatchable)
+        bindings.bind_inputs(inputs)
+        bindings.bind_outputs(outputs)
         if size := dispatchable.binding_properties.temporary_resource_size:
-            made.bind_temporary_resource(dml.BufferBinding(device.create_buffer(size)))
-        return made
+            bindings.bind_temporary_resource(dml.BufferBinding(device.create_buffer(size)))
+        return bindings
 
     initializer = device.create_operator_initializer([compiled])
     only_it = [bound(name) if name == owned else None for name in inputs]

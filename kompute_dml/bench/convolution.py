@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+import kompute_dml as dml
+
 from ..cases import Scale
+from ..device import Device
 from ..dtypes import DataType
 from .case import Case, Peer, Recipe, shape, touched_bytes
 from .constants import initialized
+from .peers import OnnxRuntime, Torch
 from .values import host
 
 _NAME = "DML_OPERATOR_CONVOLUTION"
@@ -23,7 +28,7 @@ _CHECKED = 64
 
 
 @dataclass(frozen=True)
-class Layer:
+class BenchLayer:
     """A square convolution. Its padding keeps the image's size, except for the stride."""
 
     batches: int
@@ -44,7 +49,7 @@ class Layer:
                 + (f", {self.groups} groups" if self.groups > 1 else ""))
 
 
-def both_formats(torch: Any, function: Callable[..., Any], *given: Any, **more: Any
+def both_formats(torch: ModuleType, function: Callable[..., Any], *given: Any, **more: Any
                  ) -> Iterator[Peer]:
     """PyTorch's function of tensors in both of its memory formats."""
     torch.backends.cudnn.benchmark = True
@@ -56,15 +61,15 @@ def both_formats(torch: Any, function: Callable[..., Any], *given: Any, **more: 
 
 
 def convolution(
-    data_type: DataType, layer: Layer, channels_last: bool = True, constant: bool = True
+    data_type: DataType, layer: BenchLayer, channels_last: bool = True, constant: bool = True
 ) -> Recipe:
     """A layer. Smaller scales have fewer images of fewer pixels. ``constant``: the filter is
     OWNED_BY_DML, as a network's is, so its preparation is not timed. PyTorch gets it in its own
     format."""
     types = f"{data_type.family}{' channels-last' if channels_last else ''}, {layer}"
 
-    def make(device: Any, scale: Scale) -> Iterator[Case]:
-        yield _case(device, types, data_type, Layer(
+    def make(device: Device, scale: Scale) -> Iterator[Case]:
+        yield _case(device, types, data_type, BenchLayer(
             scale.of(layer.batches), layer.channels, layer.filters,
             max(scale.of(layer.side), layer.kernel), layer.kernel, layer.stride, layer.groups),
             channels_last, constant)
@@ -72,28 +77,26 @@ def convolution(
     return Recipe(_NAME, types, make)
 
 
-def _case(device: Any, types: str, data_type: DataType, layer: Layer, last: bool,
+def _case(device: Device, types: str, data_type: DataType, layer: BenchLayer, last: bool,
           constant: bool) -> Case:
-    import kompute_dml as dml
-
     rng = np.random.default_rng(4)
     n, side, out_side, start = layer.batches, layer.side, layer.out_side, layer.kernel // 2
     end = max((out_side - 1) * layer.stride + layer.kernel - side - start, 0)
-    given = layer.channels // layer.groups
+    channels = layer.channels // layer.groups
     x = rng.uniform(-1, 1, (n, side, side, layer.channels)).astype(data_type.dtype)
-    w = rng.uniform(-1, 1, (layer.filters, layer.kernel, layer.kernel, given)).astype(
+    w = rng.uniform(-1, 1, (layer.filters, layer.kernel, layer.kernel, channels)).astype(
         data_type.dtype)
 
     def tensor(values: np.ndarray) -> Any:
         if last:
-            return device.tensor(values).transpose(TO_NCHW)
-        return device.tensor(np.ascontiguousarray(values.transpose(TO_NCHW)))
+            return device.tensor(values).transpose(*TO_NCHW)
+        return device.tensor(np.ascontiguousarray(values.transpose(*TO_NCHW)))
 
     image, taps = tensor(x), tensor(w)
     sizes = (n, layer.filters, out_side, out_side)
     out = device.empty(sizes, data_type)
     if last:
-        out = device.empty((n, out_side, out_side, layer.filters), data_type).transpose(TO_NCHW)
+        out = device.empty((n, out_side, out_side, layer.filters), data_type).transpose(*TO_NCHW)
 
     def check(output: Any) -> str:
         got = host(output)
@@ -103,8 +106,8 @@ def _case(device: Any, types: str, data_type: DataType, layer: Layer, last: bool
             b, f, i, j = (int(picks.integers(size)) for size in sizes)
             window = padded[b, i * layer.stride :][: layer.kernel, j * layer.stride :][
                 :, : layer.kernel]
-            group = f // (layer.filters // layer.groups) * given
-            products = window[..., group : group + given].astype(np.float64) * w[f]
+            group = f // (layer.filters // layer.groups) * channels
+            products = window[..., group : group + channels].astype(np.float64) * w[f]
             room = products.size * 2.0**-24 * np.abs(products).sum() + 2.0**-10 * abs(
                 products.sum())
             if not abs(float(got[b, f, i, j]) - products.sum()) <= room:
@@ -125,19 +128,19 @@ def _case(device: Any, types: str, data_type: DataType, layer: Layer, last: bool
             mode=dml.ConvolutionMode.CROSS_CORRELATION,
             direction=dml.ConvolutionDirection.FORWARD, dilations=(1, 1), output_padding=(0, 0))
 
-    def torch_peers(library: Any) -> Iterator[Peer]:
+    def torch_peers(library: Torch) -> Iterator[Peer]:
         torch = library.torch
-        pair = (library.send(np.ascontiguousarray(v.transpose(TO_NCHW))) for v in (x, w))
+        pair = (library.send(np.ascontiguousarray(v.transpose(*TO_NCHW))) for v in (x, w))
         return both_formats(torch, torch.nn.functional.conv2d, *pair, stride=layer.stride,
                             padding=start, groups=layer.groups)
 
-    def onnxruntime_peers(library: Any) -> Iterator[Peer]:
+    def onnxruntime_peers(library: OnnxRuntime) -> Iterator[Peer]:
         if data_type is DataType.FLOAT32:
             yield Peer("onnxruntime", library.session(
-                "Conv", [np.ascontiguousarray(v.transpose(TO_NCHW)) for v in (x, w)],
+                "Conv", [np.ascontiguousarray(v.transpose(*TO_NCHW)) for v in (x, w)],
                 strides=[layer.stride] * 2, pads=[start, start, end, end], group=layer.groups))
 
     return Case(_NAME, types, str(layer), dispatch, check,
                 touched_bytes((image.desc, taps.desc, out.desc)),
-                2 * out.desc.element_count * given * layer.kernel**2,
+                2 * out.desc.element_count * channels * layer.kernel**2,
                 peers={"torch": torch_peers, "onnxruntime": onnxruntime_peers})

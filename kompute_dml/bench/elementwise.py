@@ -11,45 +11,15 @@ import numpy as np
 
 from ..cases import Scale
 from ..cases.elementwise import REFERENCES, Reference
+from ..device import Device
 from ..dtypes import DataType
 from ..functions import functions
+from ..names import NAMES, Names, torch_name
 from ..operators.base import Definition, definitions
 from .case import Case, Peer, Recipe, shape, touched_bytes
 from .ordinary import ordinary
+from .peers import NumPy, OnnxRuntime, Torch
 from .values import Pattern, close, numbers, offsets, sampled
-
-_TORCH_NAMES = {
-    "activation_gelu": "nn.functional.gelu", "activation_relu": "relu",
-    "activation_celu": "celu", "activation_elu": "nn.functional.elu",
-    "activation_hard_swish": "nn.functional.hardswish", "activation_scaled_elu": "selu",
-    "activation_leaky_relu": "nn.functional.leaky_relu",
-    "activation_softplus": "nn.functional.softplus", "activation_tanh": "tanh",
-    "activation_softsign": "nn.functional.softsign", "activation_sigmoid": "sigmoid",
-    "activation_swish": "nn.functional.silu", "add1": "add", "atan_yx": "atan2",
-    "bit_and": "bitwise_and", "bit_not": "bitwise_not", "bit_or": "bitwise_or",
-    "bit_xor": "bitwise_xor", "identity": "clone", "if_": "where", "is_infinity": "isinf",
-    "is_nan": "isnan", "logical_equals": "eq", "logical_greater_than": "gt",
-    "logical_greater_than_or_equal": "ge", "logical_less_than": "lt",
-    "logical_less_than_or_equal": "le", "max": "maximum", "min": "minimum", "negate": "neg",
-    "recip": "reciprocal",
-}
-"""PyTorch's name, where it differs from DirectML's. An operator without one has no peer."""
-
-_ONNX_NAMES = {
-    "activation_celu": "Celu", "activation_elu": "Elu", "activation_leaky_relu": "LeakyRelu",
-    "activation_relu": "Relu", "activation_scaled_elu": "Selu", "activation_sigmoid": "Sigmoid",
-    "activation_softplus": "Softplus", "activation_softsign": "Softsign",
-    "activation_tanh": "Tanh", "activation_hard_sigmoid": "HardSigmoid",
-    "activation_hard_swish": "HardSwish", "activation_thresholded_relu": "ThresholdedRelu",
-    "add1": "Add", "divide": "Div", "logical_equals": "Equal", "logical_greater_than": "Greater",
-    "logical_greater_than_or_equal": "GreaterOrEqual", "logical_less_than": "Less",
-    "logical_less_than_or_equal": "LessOrEqual", "multiply": "Mul", "negate": "Neg",
-    "recip": "Reciprocal", "subtract": "Sub", "is_nan": "IsNaN", "is_infinity": "IsInf",
-    **{name: name.capitalize() for name in (
-        "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh",
-        "erf", "exp", "floor", "identity", "log", "max", "mean", "min", "pow", "round", "sign",
-        "sin", "sinh", "sqrt", "tan", "tanh")},
-}
 
 
 def elementwise(name: str, reference: Reference) -> Recipe:
@@ -58,12 +28,10 @@ def elementwise(name: str, reference: Reference) -> Recipe:
     data_type = DataType.of(reference.data_type)
     types = data_type.family
 
-    def make(device: Any, scale: Scale) -> Iterator[Case]:
-        import kompute_dml as dml
-
+    def make(device: Device, scale: Scale) -> Iterator[Case]:
         definition = definitions()[operator]
         function = definition.function_name
-        compute = getattr(dml, function)
+        compute = functions()[function]  # DirectML's, also where NumPy has one of this name
         expected = reference.compute
         if reference.on_device:
             expected = partial(expected, device)
@@ -103,23 +71,24 @@ def _check(
 def _peers(
     function: str, patterns: list[Pattern], compute: Callable[..., Any], attributes: dict[str, Any]
 ) -> dict[str, Any]:
-    def torch_peers(library: Any) -> Iterator[Peer]:
-        found = library.torch
-        for part in _TORCH_NAMES.get(function, function).split("."):
-            found = getattr(found, part, None)
+    def torch_peers(library: Torch) -> Iterator[Peer]:
+        member = library.torch
+        for part in torch_name(function).split("."):
+            member = getattr(member, part, None)
         # PyTorch's attributes have other names and meanings.
-        if found is None or attributes:
+        if member is None or attributes:
             return
         inputs = [library.tensor(p) for p in patterns]
-        yield Peer("torch", lambda: found(*inputs))
+        yield Peer("torch", lambda: member(*inputs))
 
-    def onnxruntime_peers(library: Any) -> Iterator[Peer]:
-        if function not in _ONNX_NAMES or attributes:
+    def onnxruntime_peers(library: OnnxRuntime) -> Iterator[Peer]:
+        name = NAMES.get(function, Names()).onnx
+        if not name or attributes:
             return
         yield Peer("onnxruntime",
-                   library.session(_ONNX_NAMES[function], [p.host() for p in patterns]))
+                   library.session(name, [p.host() for p in patterns]))
 
-    def numpy_peers(library: Any) -> Iterator[Peer]:
+    def numpy_peers(library: NumPy) -> Iterator[Peer]:
         arrays = [p.host() for p in patterns]
         yield Peer("numpy", lambda: np.asarray(compute(*arrays)), checked=False)
 
@@ -136,7 +105,7 @@ def _by_itself(definition: Definition, kind: DataType) -> Reference:
     attributes = {f.snake for f in definition.spec.fields if not f.is_tensor}
     needed = {p.name: 1.0 for p in options if p.name in attributes and p.default is p.empty}
 
-    def compute(device: Any, *parts: np.ndarray) -> np.ndarray:
+    def compute(device: Device, *parts: np.ndarray) -> np.ndarray:
         gaps = [device.tensor(np.repeat(p.astype(kind.dtype), 2))[::2] for p in parts]
         result: np.ndarray = function(*gaps, **needed).numpy()
         return result

@@ -9,9 +9,12 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tabulate import tabulate
+
 from .. import __version__
+from ..device import Device
 from ..runtime.adapters import Adapter
-from .rows import Row, short
+from .rows import BenchRow, short
 
 if TYPE_CHECKING:
     from .models import ModelRow
@@ -30,7 +33,7 @@ def _bytes(count: int) -> str:
     return f"{count} B"
 
 
-def rate(row: Row) -> str:
+def rate(row: BenchRow) -> str:
     """TOPS where a row counts operations, else bandwidth."""
     if row.tops is not None:
         return f"{row.tops:.3g} TOPS" if row.tops >= 0.1 else f"{row.tops * 1e3:.3g} GOPS"
@@ -45,7 +48,7 @@ def _ratio(ratio: float) -> str:
     return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.3g}"
 
 
-def peers_text(row: Row) -> str:
+def peers_text(row: BenchRow) -> str:
     """How many times as fast as each peer."""
     return ", ".join(
         f"{name} {'failed' if (ratio := row.ratio(name)) is None else _ratio(ratio) + 'x'}"
@@ -53,7 +56,7 @@ def peers_text(row: Row) -> str:
     )
 
 
-def goals_text(row: Row | ModelRow) -> str:
+def goals_text(row: BenchRow | ModelRow) -> str:
     """What a row reached of its goals."""
     marks = {None: "?", True: "met", False: "MISSED"}
     return ", ".join(
@@ -62,13 +65,11 @@ def goals_text(row: Row | ModelRow) -> str:
     )
 
 
-def as_table(rows: Sequence[Row]) -> str:
-    from tabulate import tabulate
-
-    extra = {name: text for name, text, given in (
+def as_table(rows: Sequence[BenchRow]) -> str:
+    extra = {name: text for name, text, wanted in (
         ("faster than", peers_text, any(row.peers for row in rows)),
         ("reached/goal", goals_text, any(row.goals for row in rows)),
-    ) if given}
+    ) if wanted}
     return tabulate(
         [
             (
@@ -88,7 +89,7 @@ def as_table(rows: Sequence[Row]) -> str:
     )
 
 
-def summary(rows: Sequence[Row] | Sequence[ModelRow]) -> list[str]:
+def summary(rows: Sequence[BenchRow] | Sequence[ModelRow]) -> list[str]:
     """The lines below a table."""
     lines = []
     judged = [goal for row in rows for goal in row.goals if goal.met is not None]
@@ -98,12 +99,12 @@ def summary(rows: Sequence[Row] | Sequence[ModelRow]) -> list[str]:
         f"{row.name}: {name} failed: {time.problem}"
         for row in rows for name, time in row.peers.items() if time.problem
     ]
-    if any(row.gpu_ms is None for row in rows if row.ok and isinstance(row, Row)):
+    if any(row.gpu_ms is None for row in rows if row.ok and isinstance(row, BenchRow)):
         lines.append("No device timestamps here: rates follow the host's clock.")
     return lines
 
 
-def as_csv(rows: Sequence[Row] | Sequence[ModelRow]) -> str:
+def as_csv(rows: Sequence[BenchRow] | Sequence[ModelRow]) -> str:
     records = [row.record() for row in rows]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
@@ -125,7 +126,9 @@ def about(adapter: Adapter, command: str) -> dict[str, Any]:
     }
 
 
-def document(rows: Sequence[Row], device: Any, copy: float | None, command: str) -> dict[str, Any]:
+def document(rows: Sequence[BenchRow], device: Device, copy: float | None,
+             command: str) -> dict[str,
+                                                                                            Any]:
     """A run, as it is written to JSON."""
     return {**about(device.adapter, command), "copy_gb_per_s": copy,
             "rows": [row.record() for row in rows]}

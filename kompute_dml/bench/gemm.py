@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from math import erf
 from typing import Any
 
 import numpy as np
 
+import kompute_dml as dml
+
 from ..cases import Scale
+from ..device import Device
 from ..dtypes import DataType
 from .case import Case, Peer, Recipe, product_operations, touched_bytes
 from .constants import initialized
+from .peers import Torch
 from .values import host
 
 _GEMM = "DML_OPERATOR_GEMM"
@@ -36,9 +41,7 @@ def gemm(
                       *["bias, GELU"] * fused, *["cold B"] * cold,
                       *["constant B"] * constant])
 
-    def make(device: Any, scale: Scale) -> Iterator[Case]:
-        import kompute_dml as dml
-
+    def make(device: Device, scale: Scale) -> Iterator[Case]:
         rows, inner, columns = (scale.of(x) for x in (m, k, n))
         rng = np.random.default_rng(5)
         lead = (batches,) if batches else ()
@@ -47,7 +50,7 @@ def gemm(
         b = _small(rng, (*lead, *((columns, inner) if trans_b else (inner, columns))), dtype)
         bias = _small(rng, (columns,), dtype)
         copies = max(1, _COLD_BYTES // b.nbytes) if cold and not device.adapter.is_cpu else 1
-        given, bs = device.tensor(a), [device.tensor(b) for _ in range(copies)]
+        left, bs = device.tensor(a), [device.tensor(b) for _ in range(copies)]
         c = device.tensor(bias).broadcast_to((*lead, rows, columns)) if fused else None
         out = device.empty((*lead, rows, columns), data_type)
         turns = itertools.cycle(bs)
@@ -64,7 +67,7 @@ def gemm(
             room = 2.0**-10 * np.abs(expected) + 1e-2
             return "" if (np.abs(got - expected) <= room).all() else "wrong"
 
-        def torch_peers(library: Any) -> Iterator[Peer]:
+        def torch_peers(library: Torch) -> Iterator[Peer]:
             torch = library.torch
             x = library.send(a)
             ys = [library.send(b) for _ in range(copies)]
@@ -78,16 +81,16 @@ def gemm(
                 yield Peer("torch", lambda: torch.matmul(x, next(each)))
 
         def dispatch() -> Any:
-            return dml.gemm(given, next(turns), c, trans_a=trans_a, trans_b=trans_b,
+            return dml.gemm(left, next(turns), c, trans_a=trans_a, trans_b=trans_b,
                             fused_activation=activation, out=out)
 
         if constant:
-            tensors = {"a_tensor": given, "b_tensor": bs[0], "output_tensor": out}
+            tensors = {"a_tensor": left, "b_tensor": bs[0], "output_tensor": out}
             dispatch = initialized(
                 device, dml.GemmOperatorDesc, "b_tensor",
                 tensors if c is None else {**tensors, "c_tensor": c}, trans_a=int(trans_a),
                 trans_b=int(trans_b), alpha=1.0, beta=1.0, fused_activation=activation)
-        counted = (bs[0],) if cold else (given, bs[0], out)
+        counted = (bs[0],) if cold else (left, bs[0], out)
         batch = f"{batches} of " if batches else ""
         yield Case(
             _GEMM, types, f"{batch}[{rows}, {inner}] x [{inner}, {columns}]",
@@ -98,8 +101,6 @@ def gemm(
 
 
 def _gelu(x: np.ndarray) -> np.ndarray:
-    from math import erf
-
     result: np.ndarray = x * 0.5 * (1 + np.vectorize(erf)(x / 2**0.5))
     return result
 
@@ -109,9 +110,7 @@ def requantized(m: int, k: int, n: int) -> Recipe:
     name = "DML_OPERATOR_QUANTIZED_LINEAR_MATRIX_MULTIPLY"
     types = "int8"
 
-    def make(device: Any, scale: Scale) -> Iterator[Case]:
-        import kompute_dml as dml
-
+    def make(device: Device, scale: Scale) -> Iterator[Case]:
         rng = np.random.default_rng(6)
         rows, inner, columns = (scale.of(x) for x in (m, k, n))
         a, b = (rng.integers(-128, 128, s, np.int8) for s in ((rows, inner), (inner, columns)))

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from ..dtypes import DataType
 from .attention import Heads, attention
 from .case import Recipe
-from .convolution import Layer, convolution
+from .convolution import BenchLayer, convolution
+from .crossing import MEGABYTES, crossing, most_us
 from .gather import gather_elements, gather_rows, nonzero, one_hot, scatter, scatter_rows
 from .gemm import gemm, requantized
+from .handover import handover
 from .movement import (
     broadcast,
     diagonal,
@@ -27,8 +29,9 @@ from .movement import (
     transposed,
 )
 from .normalization import KINDS, ROWS, images, rows
+from .planning import planning
 from .pooling import pooling
-from .products import Product, product
+from .products import BenchProduct, product
 from .quantized_convolution import quantized_convolution
 from .random import random_words
 from .recurrent import recurrent
@@ -39,17 +42,26 @@ from .transposed_convolution import transposed_convolution
 from .weights import quantization, weights
 
 Goal = tuple[str | Recipe, float]
-"""What to compare with, and the least ratio: "copy", AS_MANY_BYTES, a peer's name, a recipe,
-"TOPS", "us"."""
+"""What to compare with, and the least ratio: "copy", AS_MANY_BYTES, AS_IT_IS, a peer's name, a
+recipe, "TOPS", "us", and "host us" by the host's clock."""
 AS_MANY_BYTES = "copy of as many bytes"
 """A copy in the same run that moves as many bytes as the case. What a dispatch waits for the one
 before is a part of the time of a small copy, and of a small case."""
 
 
+AS_IT_IS = "the device as it is"
+"""The same case on the same device, without emulation."""
+
+
 @dataclass(frozen=True)
 class Limit:
+    """A case with its goals."""
+
     recipe: Recipe
     goals: tuple[Goal, ...] = ()
+    without_units: tuple[Goal, ...] = ((AS_IT_IS, 1 / 1.3),)
+    """The goals of ``bench --as CLASS``, of devices whose matrix units are not known. Numbers of
+    operations are for an H100 that is emulated so."""
 
 
 _SIDE = 16384
@@ -90,8 +102,9 @@ def _movement() -> Iterator[Limit]:
 
 
 def _products() -> Iterator[Limit]:
-    def full(out: DataType = _F32, k_contiguous_b: bool = True, compiled: bool = False) -> Product:
-        return Product(out=out, k_contiguous_b=k_contiguous_b, full=True, compiled=compiled)
+    def full(out: DataType = _F32, k_contiguous_b: bool = True,
+             compiled: bool = False) -> BenchProduct:
+        return BenchProduct(out=out, k_contiguous_b=k_contiguous_b, full=True, compiled=compiled)
 
     cubes: dict[int, tuple[Goal, ...]] = {
         8192: (("torch", 1.5), ("torch.compile", 0.7)),
@@ -106,77 +119,94 @@ def _products() -> Iterator[Limit]:
         for out in (_F32, _F16):
             row_major = full(out, k_contiguous_b=False)
             yield Limit(product(row_major, side, side, side), (("torch", 4.0),))
-        constant = Product(full=True, constant_b=True, compiled=True)
+        constant = BenchProduct(full=True, constant_b=True, compiled=True)
         yield Limit(product(constant, side, side, side), goals)
 
     side = 4096
     for along in (True, False):
-        usual[along] = product(Product(k_contiguous_b=along), side, side, side)
+        usual[along] = product(BenchProduct(k_contiguous_b=along), side, side, side)
         yield Limit(usual[along])
     for kind in (
-        Product(DataType.UINT8, DataType.INT8, k_contiguous_b=True),
-        Product(DataType.UINT8, DataType.UINT8, k_contiguous_b=True),
+        BenchProduct(DataType.UINT8, DataType.INT8, k_contiguous_b=True),
+        BenchProduct(DataType.UINT8, DataType.UINT8, k_contiguous_b=True),
     ):
         yield Limit(product(kind, side, side, side), ((usual[True], 0.95),))
     for along in (True, False):
         for kind, sizes in (
-            (Product(k_contiguous_b=along), (4095, 4097, 4093)),
-            (Product(k_contiguous_b=along, m_contiguous_a=True), (side,) * 3),
-            (Product(k_contiguous_b=along, padding=16), (side,) * 3),
-            (Product(k_contiguous_b=along, padding=3), (side,) * 3),
+            (BenchProduct(k_contiguous_b=along), (4095, 4097, 4093)),
+            (BenchProduct(k_contiguous_b=along, m_contiguous_a=True), (side,) * 3),
+            (BenchProduct(k_contiguous_b=along, padding=16), (side,) * 3),
+            (BenchProduct(k_contiguous_b=along, padding=3), (side,) * 3),
         ):
             yield Limit(product(kind, *sizes), ((usual[along], 0.7),))
     for along in (True, False):
         for k, n in ((4096, 4096), (4096, 11008), (4096, 14336), (14336, 4096)):
             for m in (1, 4, 16):
                 for independent in (False, True):
-                    kind = Product(k_contiguous_b=along, cold=True, independent=independent)
+                    kind = BenchProduct(k_contiguous_b=along, cold=True, independent=independent)
                     yield Limit(product(kind, m, k, n), (("copy", 0.80),))
     for k, n in ((384, 384), (384, 1536), (1536, 384), (768, 768), (1536, 1536), (4096, 4096)):
         for m in (128, 384, 512):
-            yield Limit(product(Product(k_contiguous_b=True), m, k, n), (("torch._int_mm", 1.0),))
+            yield Limit(product(BenchProduct(k_contiguous_b=True), m, k, n), (("torch._int_mm",
+                                                                               1.0),))
     for along in (True, False):
-        kind = Product(k_contiguous_b=along, batches=12)
+        kind = BenchProduct(k_contiguous_b=along, batches=12)
         yield Limit(product(kind, 128, 64, 128), (("torch._int_mm", 1.0),))
-    yield Limit(product(Product(DataType.INT16, DataType.INT16), *(4096,) * 3), (("TOPS", 3.0),))
-    yield Limit(product(Product(DataType.INT32, DataType.INT32), *(2048,) * 3), (("TOPS", 1.0),))
+    yield Limit(product(BenchProduct(DataType.INT16, DataType.INT16), *(4096,) * 3), (("TOPS",
+                                                                                       3.0),))
+    yield Limit(product(BenchProduct(DataType.INT32, DataType.INT32), *(2048,) * 3), (("TOPS",
+                                                                                       1.0),))
 
 
 def _gemms() -> Iterator[Limit]:
     """Products of floats, and products with quantized outputs."""
-    plain = {}
+    plain: dict[int, Recipe] = {}
+    floats: dict[int, Recipe] = {}
     for side, peer, goal in ((8192, "torch", 0.65), (4096, "torch", 0.75), (2048, _GRAPH, 0.75),
                              (1024, _GRAPH, 0.75), (512, _GRAPH, 0.9)):
         plain[side] = gemm(_F16, side, side, side)
-        yield Limit(plain[side], ((peer, goal),))
+        floats[side] = gemm(_F32, side, side, side)
+        yield Limit(plain[side], ((peer, goal),), ((floats[side], 1.0),))
     for side in (8192, 4096, 2048, 1024):
-        yield Limit(gemm(_F32, side, side, side), (("torch", 0.85),))
+        yield Limit(floats[side], (("torch", 0.85),))
     for recipe in (gemm(_F16, *(4096,) * 3, trans_b=True), gemm(_F16, *(4096,) * 3, trans_a=True),
                    gemm(_F16, 4095, 4097, 4093), gemm(_F16, *(4096,) * 3, fused=True)):
-        yield Limit(recipe, ((plain[4096], 0.9),))
+        yield Limit(recipe, ((plain[4096], 0.9),), ((plain[4096], 0.9),))
     for side in (4096, 2048):
-        yield Limit(gemm(_F16, side, side, side, constant=True), ((plain[side], 1.0),))
+        to_plain = ((plain[side], 1.0),)
+        yield Limit(gemm(_F16, side, side, side, constant=True), to_plain, to_plain)
     for n in (4096, 11008, 14336):
         for m in (1, 8, 16):
             for trans_b in (False, True):
-                yield Limit(gemm(_F16, m, 4096, n, trans_b=trans_b, cold=True), (("copy", 0.8),))
+                few = gemm(_F16, m, 4096, n, trans_b=trans_b, cold=True)
+                if m <= 8:
+                    yield Limit(few, (("copy", 0.8),), (("copy", 0.8),))
+                else:
+                    same = gemm(_F32, m, 4096, n, trans_b=trans_b, cold=True)
+                    yield Limit(few, (("copy", 0.8),), ((same, 1.0),))
     for m, k, n in ((128, 384, 1536), (128, 3072, 768), (512, 768, 768), (512, 3072, 768)):
-        yield Limit(gemm(_F16, m, k, n), ((_GRAPH, 0.7),))
-    yield Limit(gemm(_F16, 128, 64, 128, batches=96), ((_GRAPH, 0.7),))
+        yield Limit(gemm(_F16, m, k, n), ((_GRAPH, 0.7),), ((gemm(_F32, m, k, n), 1.0),))
+    yield Limit(gemm(_F16, 128, 64, 128, batches=96), ((_GRAPH, 0.7),),
+                ((gemm(_F32, 128, 64, 128, batches=96), 1.0),))
     for m, k, n in ((4096,) * 3, (1024,) * 3, (512, 768, 768)):
-        same = product(Product(full=True), m, k, n)
-        yield Limit(same)
-        yield Limit(requantized(m, k, n), ((same, 0.95),))
+        same = product(BenchProduct(full=True), m, k, n)
+        large = (("TOPS", 80.0),) if m == 4096 else ((gemm(_F32, m, k, n), 1.0),)
+        yield Limit(same, without_units=large)
+        yield Limit(requantized(m, k, n), ((same, 0.95),), ((same, 0.95),))
 
 
 def _weights() -> Iterator[Limit]:
     """Weights of 4 bits. A product of one row reads them, and does little else."""
+    sizes = ((1, 4096, 4096, 32), (1, 4096, 11008, 32), (1, 11008, 4096, 32),
+             *((m, 4096, 11008, 32) for m in (4, 8, 16)), (1, 4096, 11008, 128))
+    floats = [weights(_F32, *each) for each in sizes]
     for t in (_F16, _F32):
-        for k, n in ((4096, 4096), (4096, 11008), (11008, 4096)):
-            yield Limit(weights(t, 1, k, n), (("copy", 0.6),))
-        for m in (4, 8, 16):
-            yield Limit(weights(t, m, 4096, 11008))
-        yield Limit(weights(t, 1, 4096, 11008, block=128), (("copy", 0.6),))
+        for (m, k, n, block), of_floats in zip(sizes, floats):
+            goals: tuple[Goal, ...] = (("copy", 0.6),) if m == 1 else ()
+            if t is _F32:
+                yield Limit(of_floats, goals)
+            else:
+                yield Limit(weights(t, m, k, n, block), goals, ((of_floats, 1.0),))
         for way in ("QUANTIZE", "DEQUANTIZE"):
             for across in (False, True):
                 yield Limit(quantization(t, way, across), ((AS_MANY_BYTES, 0.8),))
@@ -204,14 +234,16 @@ def _pooling() -> Iterator[Limit]:
 
 
 LAYERS = (
-    *(Layer(32, c, c, side, 3) for c, side in ((64, 56), (128, 28), (256, 14), (512, 7))),
-    Layer(32, 256, 64, 56, 1), Layer(32, 1024, 256, 14, 1), Layer(32, 3, 64, 224, 7, 2),
-    Layer(2, 320, 320, 64, 3), Layer(2, 1280, 1280, 16, 3),
-    Layer(1, 64, 64, 56, 3), Layer(1, 512, 512, 7, 3),
-    Layer(32, 144, 144, 56, 3, groups=144), Layer(32, 960, 960, 7, 5, groups=960),
+    *(BenchLayer(32, c, c, side, 3) for c, side in ((64, 56), (128, 28), (256, 14), (512, 7))),
+    BenchLayer(32, 256, 64, 56, 1), BenchLayer(32, 1024, 256, 14, 1), BenchLayer(32, 3, 64, 224, 7,
+                                                                                 2),
+    BenchLayer(2, 320, 320, 64, 3), BenchLayer(2, 1280, 1280, 16, 3),
+    BenchLayer(1, 64, 64, 56, 3), BenchLayer(1, 512, 512, 7, 3),
+    BenchLayer(32, 144, 144, 56, 3, groups=144), BenchLayer(32, 960, 960, 7, 5, groups=960),
 )
 """Layers of ResNet-50, a diffusion model and MobileNet."""
 _OF_HALVES = {layer: convolution(_F16, layer) for layer in LAYERS}
+_OF_FLOATS = {layer: convolution(_F32, layer) for layer in LAYERS}
 
 
 def _convolutions() -> Iterator[Limit]:
@@ -223,8 +255,12 @@ def _convolutions() -> Iterator[Limit]:
         else:
             least = {_F16: 0.6 if layer.kernel > 1 else 0.7, _F32: 0.75}
         for t, ratio in least.items():
-            recipe = _OF_HALVES[layer] if t is _F16 else convolution(t, layer)
-            yield Limit(recipe, (("torch", ratio), ("torch channels-last", ratio)))
+            recipe = (_OF_HALVES if t is _F16 else _OF_FLOATS)[layer]
+            goals = ("torch", ratio), ("torch channels-last", ratio)
+            if t is _F16:
+                yield Limit(recipe, goals, ((_OF_FLOATS[layer], 1.0),))
+            else:
+                yield Limit(recipe, goals)
 
 
 HEADS = (
@@ -241,7 +277,9 @@ HEADS = (
 
 def _attention() -> Iterator[Limit]:
     for kind, peer, goal in HEADS:
-        yield Limit(attention(kind), ((peer, goal),))
+        one_query: Goal = ("copy", 0.8)
+        without = one_query if peer == "copy" else ("TOPS", 34.0)
+        yield Limit(attention(kind), ((peer, goal),), (without,))
 
 
 def _normalizations() -> Iterator[Limit]:
@@ -279,16 +317,29 @@ def _images() -> Iterator[Limit]:
         yield Limit(resampled(t), ((AS_MANY_BYTES, 0.85),))
         yield Limit(aligned(t), (("torchvision", 1.0),))
         for kernel in (2, 4):
-            yield Limit(transposed_convolution(t, kernel), (
-                ("torch", 0.7), ("torch channels-last", 0.7)))
+            goals = ("torch", 0.7), ("torch channels-last", 0.7)
+            if t is _F16:
+                floats = transposed_convolution(_F32, kernel)
+                yield Limit(transposed_convolution(t, kernel), goals, ((floats, 1.0),))
+            else:
+                yield Limit(transposed_convolution(t, kernel), goals)
     for layer in LAYERS[:4]:
-        yield Limit(quantized_convolution(layer), ((_OF_HALVES[layer], 1.2),))
+        yield Limit(quantized_convolution(layer), ((_OF_HALVES[layer], 1.2),), (("TOPS", 45.0),))
 
 
 def _recurrent() -> Iterator[Limit]:
     for kind in ("LSTM", "GRU"):
         yield Limit(recurrent(kind, 512, 128, 64), (("torch", 0.5),))
         yield Limit(recurrent(kind, 128, 100, 1), (("torch", 0.4),))
+
+
+def _host() -> Iterator[Limit]:
+    """What the host does: to CUDA and back, each in 50 us, plans of 200 us for a node, and arrays
+    that cross the bus."""
+    yield Limit(handover(), (("host us", 100.0),))
+    yield Limit(planning(), (("host us", 800_000.0),))
+    for megabytes in MEGABYTES:
+        yield Limit(crossing(megabytes), (("host us", most_us(megabytes)),))
 
 
 def _training() -> Iterator[Limit]:
@@ -303,5 +354,5 @@ def _all(*parts: Callable[[], Iterator[Limit]]) -> tuple[Limit, ...]:
 
 FAMILIES = _all(
     _gemms, _weights, _gathers, _pooling, _convolutions, _attention, _normalizations, _reductions,
-    _images, _recurrent, _training)
+    _images, _recurrent, _training, _host)
 LIMITS = (*_all(_movement, _products), *FAMILIES)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from tabulate import tabulate
 
 from ..errors import UnsupportedError
 from ..runtime.adapters import Adapter
@@ -30,10 +31,12 @@ from .timing import Clock, Loop, Stats, Timings, measure
 
 Goal = tuple[str, float]
 """What to compare with, and the least ratio: a peer, or another type of the same model. With "ms",
-the most milliseconds."""
+the most milliseconds; with "session ms", of making a session; with "webgpu's session", the least
+ratio of WebGPU's to ours."""
 
 USUAL = "torch,onnxruntime,webgpu,ggml"
 """The libraries to time where none is named: all."""
+_WEBGPU = "webgpu's session"
 _RUNS = 15
 _SLOW_MS, _SLOW_RUNS = 100.0, 3
 """Of a slower run, fewer samples are taken."""
@@ -45,7 +48,7 @@ _PEER_BOUND = 5e-2
 
 
 @dataclass(frozen=True)
-class Model:
+class BenchModel:
     """A model as a file, with inputs and the expected first result."""
 
     path: Path
@@ -57,13 +60,13 @@ class Model:
     """The same model as PyTorch's module, and its inputs."""
 
 
-class Kind(NamedTuple):
+class ModelKind(NamedTuple):
     """A model in one type. ``make`` writes it to a folder."""
 
     name: str
     types: str
     goals: tuple[Goal, ...]
-    make: Callable[[Path], Model]
+    make: Callable[[Path], BenchModel]
 
 
 @dataclass(frozen=True)
@@ -127,20 +130,25 @@ class ModelRow:
 
     def judged(self, goals: Sequence[Goal], others: Mapping[str, ModelRow]) -> ModelRow:
         """The row with its goals, judged beside the same model in other types."""
+        webgpu = self.peers.get("webgpu")
+        session = webgpu.session_ms if isinstance(webgpu, SessionTime) else None
 
         def judge(against: str, goal: float) -> Judged:
             if against == "ms":
                 return Judged(f"{goal:g} ms", 1.0, _ratio(goal, self.ms))
+            if against == "session ms":
+                return Judged(f"session {goal:g} ms", 1.0, _ratio(goal, self.session_ms))
+            if against == _WEBGPU:
+                return Judged(_WEBGPU, goal, _ratio(session, self.session_ms))
             other = others.get(against) or self.peers.get(against)
             return Judged(against, goal, _ratio(other.ms if other else None, self.ms))
 
-        webgpu = self.peers.get("webgpu")
-        session = webgpu.session_ms if isinstance(webgpu, SessionTime) else None
+        own = () if _WEBGPU in dict(goals) else ((_WEBGPU, 1.0),)
         return dataclasses.replace(self, goals=(
             *(judge(*goal) for goal in goals),
             Judged(f"warm first run {_FIRST_RUN_MS:g} ms", 1.0,
                    _ratio(_FIRST_RUN_MS, self.warm.first_ms if self.warm else None)),
-            Judged("webgpu's session", 1.0, _ratio(session, self.session_ms)),
+            *(judge(*goal) for goal in own),
         ))
 
 
@@ -186,10 +194,10 @@ class Bench:
         self.left_out.append(f"torch is left out: {why}")
         return None
 
-    def run(self, kinds: Sequence[Kind], seconds: float) -> Iterator[ModelRow]:
+    def run(self, kinds: Sequence[ModelKind], seconds: float) -> Iterator[ModelRow]:
         """The rows of these models. After so many seconds none is begun."""
         end = time.monotonic() + seconds
-        found: dict[str, dict[str, ModelRow]] = {}
+        rows: dict[str, dict[str, ModelRow]] = {}
         with tempfile.TemporaryDirectory() as folder:
             for kind in kinds:
                 if time.monotonic() > end:
@@ -203,11 +211,11 @@ class Bench:
                         f"{kind.name} {kind.types} is left out: {peers.reason(error)}")
                     continue
                 row = self._row(kind, model)
-                others = found.setdefault(kind.name, {})
+                others = rows.setdefault(kind.name, {})
                 others[kind.types] = row = row.judged(kind.goals, others)
                 yield row
 
-    def _row(self, kind: Kind, model: Model) -> ModelRow:
+    def _row(self, kind: ModelKind, model: BenchModel) -> ModelRow:
         try:
             cold, warm = started_twice(model.path, model.feed, self._adapter)
             ours, timings = self._timed(self._ours, model, model.bound)
@@ -239,7 +247,7 @@ class Bench:
             peers=beside)
 
     def _timed(
-        self, opened: Open, model: Model, bound: float
+        self, opened: Open, model: BenchModel, bound: float
     ) -> tuple[SessionTime, Timings | None]:
         gc.collect()  # what wrote the model left garbage, and only a provider in Python collects it
         begin = time.perf_counter()
@@ -248,11 +256,11 @@ class Bench:
         result = sessions.run(session, model.feed)
         first = time.perf_counter()
         off_by = _off_by(result, model.expected)
-        found = SessionTime(
+        row = SessionTime(
             session_first_ms=(ready - begin) * 1e3, first_ms=(first - ready) * 1e3,
             off_by=off_by if np.isfinite(off_by) else None)
         if problem := _wrong(result, model.expected, bound):
-            return dataclasses.replace(found, problem=problem), None
+            return dataclasses.replace(row, problem=problem), None
 
         def call() -> None:
             nonlocal result
@@ -260,9 +268,9 @@ class Bench:
 
         clock = self._clock(call)
         if problem := _wrong(result, model.expected, bound):
-            return dataclasses.replace(found, problem=f"after it was timed: {problem}"), None
+            return dataclasses.replace(row, problem=f"after it was timed: {problem}"), None
         hot = clock.hot
-        return (dataclasses.replace(found, ms=hot.median, spread=hot.spread),
+        return (dataclasses.replace(row, ms=hot.median, spread=hot.spread),
                 Timings(clock, None))
 
     def _clock(self, call: Callable[[], Any]) -> Clock:
@@ -287,11 +295,11 @@ class _Host:
 
 
 def _torch(
-    library: peers.Torch, model: Model, clock: Callable[[Callable[[], Any]], Clock]
+    library: peers.Torch, model: BenchModel, clock: Callable[[Callable[[], Any]], Clock]
 ) -> dict[str, PeerTime]:
     """PyTorch's time for calls, and for a CUDA graph of one."""
     assert model.torch is not None
-    found: dict[str, PeerTime] = {}
+    times: dict[str, PeerTime] = {}
     torch, (module, inputs) = library.torch, model.torch
     module, inputs = module.to(library.place), tuple(x.to(library.place) for x in inputs)
     result: Any = None
@@ -315,12 +323,12 @@ def _torch(
         for name, make in (("torch", lambda: call),
                            ("torch (graph)", lambda: library.graph(call, 1))):
             try:
-                found[name] = timed(make())
+                times[name] = timed(make())
             except Exception as error:  # a failure of a peer is a result
-                found[name] = PeerTime(problem=peers.reason(error))
+                times[name] = PeerTime(problem=peers.reason(error))
     result = None
     library.close()
-    return found
+    return times
 
 
 def _off_by(result: Any, expected: np.ndarray) -> float:
@@ -340,8 +348,6 @@ def _wrong(result: Any, expected: np.ndarray, bound: float) -> str:
 
 def as_table(rows: Sequence[ModelRow]) -> str:
     """Milliseconds of each, and what it misses of its goals."""
-    from tabulate import tabulate
-
     def ms(value: float | None) -> str:
         return "-" if value is None else f"{value:.3g}" if value < 100 else f"{value:.0f}"
 

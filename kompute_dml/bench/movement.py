@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 
+import kompute_dml as dml
+
 from ..cases import Scale
+from ..device import Device
 from ..dtypes import DataType
 from ..layout import memory_order
 from .case import Case, Peer, Recipe, shape, touched_bytes
+from .peers import NumPy, Torch
 from .values import Pattern, bits, numbers, offsets, same_bits, sampled
 
 _IDENTITY = "DML_OPERATOR_ACTIVATION_IDENTITY"
@@ -71,8 +75,8 @@ def _extent(sizes: Sequence[int], strides: Sequence[int]) -> int:
     return 1 + sum((n - 1) * s for n, s in zip(sizes, strides))
 
 
-def _output(device: Any, data_type: DataType, sizes: Any, strides: Any) -> Any:
-    return device.empty([_extent(sizes, strides)], data_type)._view(sizes, strides)
+def _output(device: Device, data_type: DataType, sizes: Any, strides: Any) -> Any:
+    return device.empty([_extent(sizes, strides)], data_type).strided(sizes, strides)
 
 
 def identity(
@@ -81,33 +85,31 @@ def identity(
     """A copy of layout ``x`` into ``y`` (packed by default). ``what`` names the layouts."""
     types = f"{data_type.family} {what}".strip()
 
-    def make(device: Any, scale: Scale) -> Iterator[Case]:
-        import kompute_dml as dml
-
+    def make(device: Device, scale: Scale) -> Iterator[Case]:
         sizes, strides = x(scale)
         out_sizes, out_strides = (y or (lambda _: _packed(sizes)))(scale)
         pattern = bits(data_type, _extent(sizes, strides))
-        source = pattern.tensor(device)._view(sizes, strides)
+        source = pattern.tensor(device).strided(sizes, strides)
         out = _output(device, data_type, out_sizes, out_strides)
         # Parts are read in the order of memory: a row of a transposed output spans all of it.
         order = memory_order(out_strides)
         read, steps = [sizes[axis] for axis in order], [strides[axis] for axis in order]
         check = sampled(read, lambda key: pattern.at(offsets(key, read, steps)), same_bits)
 
-        def torch_peers(library: Any) -> Iterator[Peer]:
-            given = library.tensor(pattern).as_strided(sizes, strides)
+        def torch_peers(library: Torch) -> Iterator[Peer]:
+            x = library.tensor(pattern).as_strided(sizes, strides)
             if y is None:
-                yield Peer("torch", given.contiguous if strides != out_strides else given.clone)
+                yield Peer("torch", x.contiguous if strides != out_strides else x.clone)
             else:
                 vector = library.tensor(Pattern(pattern.block, _extent(sizes, out_strides)))
                 result = vector.as_strided(sizes, out_strides)
-                yield Peer("torch", lambda: result.copy_(given))
+                yield Peer("torch", lambda: result.copy_(x))
 
-        def numpy_peers(library: Any) -> Iterator[Peer]:
+        def numpy_peers(library: NumPy) -> Iterator[Peer]:
             flat = pattern.host()
             in_bytes = [s * flat.itemsize for s in strides]
-            given = np.lib.stride_tricks.as_strided(flat, sizes, in_bytes)
-            yield Peer("numpy", lambda: given.copy("C"))
+            x = np.lib.stride_tricks.as_strided(flat, sizes, in_bytes)
+            yield Peer("numpy", lambda: x.copy("C"))
 
         yield Case(
             _IDENTITY, types, shape(sizes),
@@ -129,9 +131,7 @@ def small_identities(side: int, count: int) -> Recipe:
     """Many small copies in one submit."""
     types = f"f32, {count} in one submit"
 
-    def make(device: Any, scale: Scale) -> Iterator[Case]:
-        import kompute_dml as dml
-
+    def make(device: Device, scale: Scale) -> Iterator[Case]:
         pattern = bits(DataType.FLOAT32, side * side)
         x, out = pattern.tensor(device).reshape(side, side), device.empty([side, side])
 
@@ -158,13 +158,11 @@ def _distances(key: Any, sizes: Sequence[int]) -> np.ndarray:
 
 
 def diagonal(data_type: DataType, sizes: Layout = square) -> Recipe:
-    def make(device: Any, scale: Scale) -> Iterator[Case]:
-        import kompute_dml as dml
-
+    def make(device: Device, scale: Scale) -> Iterator[Case]:
         out = device.empty(sizes(scale)[0], data_type)
         dtype = data_type.dtype
 
-        def torch_peers(library: Any) -> Iterator[Peer]:
+        def torch_peers(library: Torch) -> Iterator[Peer]:
             torch = library.torch
             kind = getattr(torch, dtype.name)
             filled = torch.empty(tuple(out.sizes), dtype=kind, device=library.place)
@@ -173,7 +171,7 @@ def diagonal(data_type: DataType, sizes: Layout = square) -> Recipe:
                     *out.sizes, dtype=kind, device=library.place))
             yield Peer("torch.fill", lambda: filled.fill_(1), checked=False)
 
-        def numpy_peers(library: Any) -> Iterator[Peer]:
+        def numpy_peers(library: NumPy) -> Iterator[Peer]:
             # Existing memory, as on the device: np.eye would map pages of zeros.
             filled = np.empty(out.sizes, dtype)
 
@@ -215,9 +213,7 @@ def diagonal1(
     """
     types = f"{data_type.family} {kept}" + (", strided output" if y else "")
 
-    def make(device: Any, scale: Scale) -> Iterator[Case]:
-        import kompute_dml as dml
-
+    def make(device: Device, scale: Scale) -> Iterator[Case]:
         (height, width), strides = sizes(scale)
         half = scale.of(BAND)
         begin, end = {
@@ -236,8 +232,8 @@ def diagonal1(
             return (distance < end) | (distance >= begin)
 
         def expected(key: Any) -> np.ndarray:
-            given = pattern.at(offsets(key, x.sizes, strides))
-            return np.where(is_filled(_distances(key, x.sizes)), dtype.type(value), given)
+            values = pattern.at(offsets(key, x.sizes, strides))
+            return np.where(is_filled(_distances(key, x.sizes)), dtype.type(value), values)
 
         # The distance of each diagonal, and the number of its elements.
         distance = np.arange(1 - height, width)
@@ -245,20 +241,20 @@ def diagonal1(
                                                                   width - distance))
         read = int(lengths[~is_filled(distance)].sum())
 
-        def torch_peers(library: Any) -> Iterator[Peer]:
-            given = library.tensor(pattern).reshape(height, width)
+        def torch_peers(library: Torch) -> Iterator[Peer]:
+            x = library.tensor(pattern).reshape(height, width)
             yield from {
-                "upper": [Peer("torch", given.triu)],
-                "lower": [Peer("torch", given.tril)],
-                "band": [Peer("torch", lambda: given.triu(-half).tril(half))],
+                "upper": [Peer("torch", x.triu)],
+                "lower": [Peer("torch", x.tril)],
+                "band": [Peer("torch", lambda: x.triu(-half).tril(half))],
             }.get(kept, [])
 
-        def numpy_peers(library: Any) -> Iterator[Peer]:
-            given = pattern.host().reshape(height, width)
+        def numpy_peers(library: NumPy) -> Iterator[Peer]:
+            x = pattern.host().reshape(height, width)
             at = np.arange(width) - np.arange(height)[:, None]
             yield Peer("numpy", {
-                "upper": lambda: np.triu(given), "lower": lambda: np.tril(given),
-            }.get(kept, lambda: np.where(is_filled(at), dtype.type(value), given)))
+                "upper": lambda: np.triu(x), "lower": lambda: np.tril(x),
+            }.get(kept, lambda: np.where(is_filled(at), dtype.type(value), x)))
 
         yield Case(
             _DIAGONAL1, types, shape(x.sizes),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ def rows(kind: str, data_type: DataType, count: int, columns: int) -> Recipe:
     """A kind of ``KINDS``. LAYER has a scale and a bias, RMS a scale and no mean."""
     dtype = data_type.dtype
 
-    def entry(s: Scale) -> cases.Case:
+    def entry(s: Scale) -> cases.OperatorCase:
         width = max(s.of(columns), 8)
         x = cases.Given((s.of(count), width), -4, 4, dtype)
         scale, bias = (cases.Given((1, width), low, low + 1, dtype, shared=True)
@@ -47,7 +48,7 @@ def rows(kind: str, data_type: DataType, count: int, columns: int) -> Recipe:
         return cases.case(
             softmax if kind == "SOFTMAX" else lambda x: np.log(softmax(x)), x, **more)
 
-    def torch_peers(torch: Any, x: Any, *parameters: Any) -> Iterator[Peer]:
+    def torch_peers(torch: ModuleType, x: Any, *parameters: Any) -> Iterator[Peer]:
         f, width = torch.nn.functional, x.shape[1:]
         vectors = [t.reshape(-1) for t in parameters]
         yield Peer("torch", {
@@ -67,7 +68,7 @@ def images(data_type: DataType, per_instance: bool) -> Recipe:
     bias for each channel."""
     dtype = data_type.dtype
 
-    def entry(s: Scale) -> cases.Case:
+    def entry(s: Scale) -> cases.OperatorCase:
         sizes = image_sizes(s)
         x = cases.Given(sizes, -1, 1, dtype)
 
@@ -85,7 +86,7 @@ def images(data_type: DataType, per_instance: bool) -> Recipe:
                 (x - mean) / np.sqrt(variance + _EPSILON) * scale + bias,
             x, mean, variance, scale, bias, **more)
 
-    def torch_peers(torch: Any, x: Any, *parameters: Any) -> Iterator[Peer]:
+    def torch_peers(torch: ModuleType, x: Any, *parameters: Any) -> Iterator[Peer]:
         f, vectors = torch.nn.functional, [t.reshape(-1) for t in parameters]
         if per_instance:
             yield Peer("torch", lambda: f.instance_norm(

@@ -8,12 +8,16 @@ from typing import Any
 
 import numpy as np
 
+import kompute_dml as dml
+
 from .. import cases
 from ..cases import TINY, Scale
 from ..cases.case import Entry, Given, as_tuple
+from ..device import Device
 from ..dtypes import DataType
 from ..operators.base import definitions
 from .case import Case, Peer, Recipe, shape, touched_bytes
+from .peers import NumPy, Torch
 from .values import Pattern, host, numbers, offsets
 
 Peers = Callable[..., Iterable[Peer]]
@@ -35,9 +39,7 @@ def ordinary(
     # Types do not depend on the scale.
     types = types or DataType.of(np.dtype(entry(TINY).inputs[0].dtype).name).family
 
-    def make(device: Any, scale: Scale) -> Iterator[Case]:
-        import kompute_dml as dml
-
+    def make(device: Device, scale: Scale) -> Iterator[Case]:
         c = entry(scale)
         function = getattr(dml, definitions()[operator].function_name)
         patterns = [numbers(g.dtype, math.prod(g.sizes), g.low, g.high, 4 + i)
@@ -45,10 +47,10 @@ def ordinary(
                     for i, g in enumerate(c.inputs)]
         sizes = [g.sizes if isinstance(g, Given) else g.shape for g in c.inputs]
         inputs = [p.tensor(device).reshape(*n) for p, n in zip(patterns, sizes)]
-        made = None if c.out is None else device.empty(c.out, c.out_type)
-        outputs = c.call(function, *inputs, **c.arguments, out=made)
+        out = None if c.out is None else device.empty(c.out, c.out_type)
+        outputs = c.call(function, *inputs, **c.arguments, out=out)
 
-        def numpy_peers(library: Any) -> Iterator[Peer]:
+        def numpy_peers(library: NumPy) -> Iterator[Peer]:
             arrays = [p.host().reshape(n) for p, n in zip(patterns, sizes)]
 
             def own(y: Any) -> np.ndarray:
@@ -58,7 +60,7 @@ def ordinary(
             yield Peer("numpy", lambda: list(map(own, as_tuple(c.reference(*arrays)))),
                        checked=False)
 
-        def torch_peers(library: Any) -> Iterable[Peer]:
+        def torch_peers(library: Torch) -> Iterable[Peer]:
             assert torch is not None
             return torch(library.torch, *(
                 library.tensor(p).reshape(n) for p, n in zip(patterns, sizes)))
@@ -74,7 +76,7 @@ def ordinary(
     return Recipe(operator, types, make)
 
 
-def _check(c: cases.Case, patterns: Sequence[Pattern], sizes: Sequence[tuple[int, ...]],
+def _check(c: cases.OperatorCase, patterns: Sequence[Pattern], sizes: Sequence[tuple[int, ...]],
            axis: int) -> Callable[[Any], str]:
     """Compares the first and the last items; all items if they depend on each other."""
     items = [isinstance(g, Given) and not g.shared for g in c.inputs]
@@ -83,8 +85,8 @@ def _check(c: cases.Case, patterns: Sequence[Pattern], sizes: Sequence[tuple[int
         steps = [math.prod(sizes[i][d + 1 :]) for d in range(len(sizes[i]))]
         return patterns[i].at(offsets(key if items[i] else (), sizes[i], steps))
 
-    def check(given: Any) -> str:
-        outputs, ends = as_tuple(given), {(0, 0)}
+    def check(results: Any) -> str:
+        outputs, ends = as_tuple(results), {(0, 0)}
         if any(items):
             cut = sizes[items.index(True)]
             count = min(cut[axis], max(1, _CHECKED * cut[axis] // math.prod(cut)))

@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -143,10 +144,10 @@ class Torch:
             self.torch.cuda.empty_cache()
 
 
-def _uuids(torch: Any) -> list[str]:
+def _uuids(torch: ModuleType) -> list[str]:
     """The UUIDs of PyTorch's devices. Old versions have none."""
-    found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
-    return [str(getattr(device, "uuid", "")) for device in found]
+    devices = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    return [str(getattr(device, "uuid", "")) for device in devices]
 
 
 def _host_sample(call: Callable[[], Any], repeat: int) -> float:
@@ -200,30 +201,30 @@ def choose(names: str, adapter: Adapter) -> list[Any]:
 
 def measure(libraries: Sequence[Any], case: Case) -> dict[str, PeerTime]:
     """The time of each library for a case, after its values are checked."""
-    found: dict[str, PeerTime] = {}
+    times: dict[str, PeerTime] = {}
     for library in libraries:
         # A failure of a peer is a result.
         try:
             for peer in case.peers.get(library.name, lambda _: ())(library):
-                found |= _measure_one(library, peer, case)
+                times |= _measure_one(library, peer, case)
         except Exception as error:
-            found[library.name] = PeerTime(problem=reason(error))
+            times[library.name] = PeerTime(problem=reason(error))
         library.close()
-    return found
+    return times
 
 
 def _measure_one(library: Any, peer: Peer, case: Case) -> dict[str, PeerTime]:
-    found: dict[str, PeerTime] = {}
+    times: dict[str, PeerTime] = {}
     try:
         problem = case.check(peer.call()) if peer.checked else ""
         if problem:
             return {peer.name: PeerTime(problem=problem)}
         for suffix, stats in library.times(peer.call):
-            found[peer.name + suffix] = PeerTime(stats.median, stats.spread)
+            times[peer.name + suffix] = PeerTime(stats.median, stats.spread)
     except Exception as error:
         # What calls from the host took stands, where a graph fails.
-        found[f"{peer.name} (graph)" if found else peer.name] = PeerTime(problem=reason(error))
-    return found
+        times[f"{peer.name} (graph)" if times else peer.name] = PeerTime(problem=reason(error))
+    return times
 
 
 def reason(error: Exception) -> str:

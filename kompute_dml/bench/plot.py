@@ -106,7 +106,8 @@ def _roofline(run: Record, rows: Sequence[Record], copy: float | None) -> tuple[
     y = _axis([tops for _, tops, _ in counted], end, _TOP)
     slope = f"; dashed: copying, {copy / 1e3:.3g} TB/s" if copy else ""
     drawn = [_title("Roofline: TOPS over operations per byte", _place(run) + slope),
-             _legend(named), *_ticks(x, end, "operations per byte")]
+             _legend(named), *_ticks(x, end, "operations per byte"),
+             _text(20, _TOP - 4, "TOPS: 10¹² operations per second")]
     for tops in y.ticks:
         drawn += [f'<path class="grid" d="M50 {y(tops):.1f}H{_WIDTH - 20}"/>',
                   _text(44, y(tops) + 4, f"{tops:g}", anchor="end")]
@@ -140,9 +141,9 @@ class _axis:
     """A logarithmic axis of a decade at least, from pixel `start` to `end`."""
 
     def __init__(self, values: Iterable[float], start: float, end: float) -> None:
-        found = list(values)
-        margin = max(1.25, math.sqrt(10 * min(found) / max(found)))
-        self.low, self.high = min(found) / margin, max(found) * margin
+        listed = list(values)
+        margin = max(1.25, math.sqrt(10 * min(listed) / max(listed)))
+        self.low, self.high = min(listed) / margin, max(listed) * margin
         self._start, self._scale = start, (end - start) / math.log(self.high / self.low)
         steps = (1,) if self.high > 200 * self.low else (1, 2, 5)
         decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)

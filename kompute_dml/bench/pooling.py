@@ -7,18 +7,22 @@ from typing import Any
 
 import numpy as np
 
+import kompute_dml as dml
+
 from ..cases import Scale
+from ..device import Device
 from ..dtypes import DataType
 from .case import Case, Peer, Recipe, image_sizes, shape, touched_bytes
 from .convolution import TO_NCHW
+from .peers import Torch
 from .values import host, numbers
 
 
-def _image(device: Any, data_type: DataType, sizes: tuple[int, ...], channels_last: bool) -> Any:
+def _image(device: Device, data_type: DataType, sizes: tuple[int, ...], channels_last: bool) -> Any:
     if not channels_last:
         return device.empty(sizes, data_type)
     n, c, h, w = sizes
-    return device.empty((n, h, w, c), data_type).transpose(TO_NCHW)
+    return device.empty((n, h, w, c), data_type).transpose(*TO_NCHW)
 
 
 def _close(reference: Callable[[], np.ndarray], room: float) -> Callable[[Any], str]:
@@ -46,9 +50,7 @@ def pooling(data_type: DataType, what: str, channels_last: bool = False) -> Reci
     name = f"DML_OPERATOR_{'MAX' if what == 'max' else 'AVERAGE'}_POOLING"
     types = f"{data_type.family} {what}{' channels-last' if channels_last else ''}"
 
-    def make(device: Any, scale: Scale) -> Iterator[Case]:
-        import kompute_dml as dml
-
+    def make(device: Device, scale: Scale) -> Iterator[Case]:
         n, c, h, w = image_sizes(scale, 7)  # several windows at every scale
         pattern = numbers(data_type.dtype, n * c * h * w, 1, 100, 2)
         image = pattern.host().reshape(n, c, h, w)
@@ -66,16 +68,16 @@ def pooling(data_type: DataType, what: str, channels_last: bool = False) -> Reci
             first = image[:1].astype(np.float64)
             return first.mean((2, 3), keepdims=True) if whole else _pooled(first, what == "max")
 
-        def torch_peers(library: Any) -> Iterator[Peer]:
+        def torch_peers(library: Torch) -> Iterator[Peer]:
             torch = library.torch
             f = torch.nn.functional
-            given = library.tensor(pattern).reshape(n, c, h, w)
+            x = library.tensor(pattern).reshape(n, c, h, w)
             if channels_last:
-                given = given.contiguous(memory_format=torch.channels_last)
+                x = x.contiguous(memory_format=torch.channels_last)
             yield Peer("torch", {
-                "global": lambda: f.adaptive_avg_pool2d(given, 1),
-                "max": lambda: f.max_pool2d(given, 3, 2, 1),
-                "average": lambda: f.avg_pool2d(given, 3, 2, 1, count_include_pad=False),
+                "global": lambda: f.adaptive_avg_pool2d(x, 1),
+                "max": lambda: f.max_pool2d(x, 3, 2, 1),
+                "average": lambda: f.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
             }[what])
 
         yield Case(name, types, shape(x.sizes), lambda: function(x, out=out, **arguments),

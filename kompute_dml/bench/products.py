@@ -10,10 +10,14 @@ from typing import Any
 
 import numpy as np
 
+import kompute_dml as dml
+
 from ..cases import Scale
+from ..device import Device
 from ..dtypes import DataType
 from .case import Case, Peer, Recipe, product_operations, touched_bytes
 from .constants import initialized
+from .peers import OnnxRuntime, Torch
 from .values import host, integers
 
 _NAME = "DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"
@@ -31,7 +35,7 @@ _MAX_NUMPY_STEPS = 1 << 31
 
 
 @dataclass(frozen=True)
-class Product:
+class BenchProduct:
     """The kind of a product: data types, layouts, and optional operands."""
 
     a: DataType = DataType.INT8
@@ -71,7 +75,7 @@ class Product:
 class _Data:
     """The operands of a product on the host, and the check of its output."""
 
-    def __init__(self, kind: Product, m: int, k: int, n: int) -> None:
+    def __init__(self, kind: BenchProduct, m: int, k: int, n: int) -> None:
         self.kind = kind
         rng = np.random.default_rng(3)
         lead = (kind.batches,) if kind.batches else ()
@@ -123,10 +127,10 @@ class _Data:
         return ""
 
 
-def product(kind: Product, m: int = 0, k: int = 0, n: int = 0, scaled: bool = True) -> Recipe:
+def product(kind: BenchProduct, m: int = 0, k: int = 0, n: int = 0, scaled: bool = True) -> Recipe:
     """Products of these sizes; of the scale's sizes if none are given."""
 
-    def make(device: Any, scale: Scale) -> Iterator[Case]:
+    def make(device: Device, scale: Scale) -> Iterator[Case]:
         sizes = scale.products
         if m:
             sizes = (tuple(scale.of(x) if scaled else x for x in (m, k, n)),)  # type: ignore
@@ -135,16 +139,14 @@ def product(kind: Product, m: int = 0, k: int = 0, n: int = 0, scaled: bool = Tr
     return Recipe(_NAME, kind.types, make)
 
 
-def _case(device: Any, kind: Product, m: int, k: int, n: int) -> Case:
-    import kompute_dml as dml
-
+def _case(device: Device, kind: BenchProduct, m: int, k: int, n: int) -> Case:
     data = _Data(kind, m, k, n)
     a = _matrix(device, data.a, kind.m_contiguous_a, kind.padding)
     copies = max(1, _COLD_BYTES // data.b.nbytes) if kind.cold and not device.adapter.is_cpu \
         else 1
     bs = [_matrix(device, data.b, kind.k_contiguous_b, kind.padding) for _ in range(copies)]
     a_scale, b_scale = device.tensor(data.a_scale), device.tensor(data.b_scale)
-    options = {
+    options: dict[str, Any] = {
         name: device.tensor(value)
         for name, value in (("a_zero_point", data.a_zero), ("b_zero_point", data.b_zero),
                             ("bias", data.bias))
@@ -155,10 +157,10 @@ def _case(device: Any, kind: Product, m: int, k: int, n: int) -> Case:
     out = outs[0]
     turns = zip(itertools.cycle(bs), itertools.cycle(outs))
 
-    def torch_peers(library: Any) -> Iterator[Peer]:
+    def torch_peers(library: Torch) -> Iterator[Peer]:
         yield from _torch(library, data, copies)
 
-    def onnxruntime_peers(library: Any) -> Iterator[Peer]:
+    def onnxruntime_peers(library: OnnxRuntime) -> Iterator[Peer]:
         if data.a.ndim == 2 and m * k * n <= _MAX_CPU_STEPS:
             yield _onnxruntime(library, data)
 
@@ -180,7 +182,7 @@ def _case(device: Any, kind: Product, m: int, k: int, n: int) -> Case:
     )
 
 
-def _matrix(device: Any, matrix: np.ndarray, transposed: bool, padding: int) -> Any:
+def _matrix(device: Device, matrix: np.ndarray, transposed: bool, padding: int) -> Any:
     """The matrix on the device, stored row-major or ``transposed``, with ``padding`` between
     rows."""
     stored = np.swapaxes(matrix, -1, -2) if transposed else matrix
@@ -195,11 +197,9 @@ def _matrix(device: Any, matrix: np.ndarray, transposed: bool, padding: int) -> 
 
 
 def _initialized(
-    device: Any, a: Any, a_scale: Any, b: Any, b_scale: Any, options: dict[str, Any], out: Any
+    device: Device, a: Any, a_scale: Any, b: Any, b_scale: Any, options: dict[str, Any], out: Any
 ) -> Callable[[], Any]:
     """Initializes the operator, whose B is OWNED_BY_DML. Returns what dispatches it."""
-    import kompute_dml as dml
-
     tensors = {"a_tensor": a, "a_scale_tensor": a_scale, "b_tensor": b, "b_scale_tensor": b_scale,
                "output_tensor": out, **{f"{name}_tensor": t for name, t in options.items()}}
     if "bias_tensor" in tensors:
@@ -207,7 +207,7 @@ def _initialized(
     return initialized(device, dml.MatrixMultiplyIntegerToFloatOperatorDesc, "b_tensor", tensors)
 
 
-def _torch(library: Any, data: _Data, copies: int) -> Iterator[Peer]:
+def _torch(library: Torch, data: _Data, copies: int) -> Iterator[Peer]:
     """``_int_mm`` alone, and with the rest of the operator in as few kernels as possible."""
     torch, kind = library.torch, data.kind
     if kind.a.itemsize != 1 or not kind.a.is_signed or not kind.b.is_signed or kind.padding:
@@ -272,7 +272,7 @@ def _torch(library: Any, data: _Data, copies: int) -> Iterator[Peer]:
         yield Peer("torch.compile", lambda: fast(a, bs[0])[:m])
 
 
-def _onnxruntime(library: Any, data: _Data) -> Peer:
+def _onnxruntime(library: OnnxRuntime, data: _Data) -> Peer:
     """The CPU kernel takes a single scale for A, so its values differ from the device's."""
     scale = np.float32
     zero = [np.zeros((), data.a.dtype) if data.a_zero is None else data.a_zero.reshape(()),

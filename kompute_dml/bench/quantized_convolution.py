@@ -9,16 +9,16 @@ import numpy as np
 from ..cases import Scale
 from ..cases import case as cases
 from .case import Recipe
-from .convolution import TO_NCHW, Layer
+from .convolution import TO_NCHW, BenchLayer
 from .ordinary import ordinary
 
 
-def quantized_convolution(layer: Layer) -> Recipe:
+def quantized_convolution(layer: BenchLayer) -> Recipe:
     """QUANTIZED_LINEAR_CONVOLUTION of INT8 for a layer of stride 1. Images and filters are
     channels-last."""
     edge = layer.kernel // 2
 
-    def entry(s: Scale) -> cases.Case:
+    def entry(s: Scale) -> cases.OperatorCase:
         n, side = s.of(layer.batches), max(s.of(layer.side), layer.kernel)
         x = cases.Given((n, side, side, layer.channels), -128, 128, np.int8)
         w = cases.Given((layer.filters, layer.kernel, layer.kernel, layer.channels), -128, 128,

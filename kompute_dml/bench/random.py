@@ -7,9 +7,13 @@ from typing import Any
 
 import numpy as np
 
+import kompute_dml as dml
+
 from ..cases import Scale
 from ..cases.random import philox
+from ..device import Device
 from .case import Case, Peer, Recipe, shape, touched_bytes
+from .peers import Torch
 from .values import host, same_bits
 
 _PARTS = 8
@@ -21,9 +25,7 @@ _PART = 1 << 12
 def random_words(count: int = 1 << 28) -> Recipe:
     name, types = "DML_OPERATOR_RANDOM_GENERATOR", "u32 words"
 
-    def make(device: Any, scale: Scale) -> Iterator[Case]:
-        import kompute_dml as dml
-
+    def make(device: Device, scale: Scale) -> Iterator[Case]:
         n = scale.of(count)
         first = np.array([7, 0, 5, 3, 11, 13], np.uint32)
         state, out = device.tensor(first), device.empty([n], "uint32")
@@ -40,7 +42,7 @@ def random_words(count: int = 1 << 28) -> Recipe:
                     return f"{problem} (from word {start})"
             return ""
 
-        def torch_peers(library: Any) -> Iterator[Peer]:
+        def torch_peers(library: Torch) -> Iterator[Peer]:
             torch = library.torch
             filled = torch.empty(n, dtype=torch.int32, device=library.place)
             yield Peer("torch.fill", lambda: filled.fill_(1), checked=False)

@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 
+import kompute_dml as dml
+
 from ..attributes import PaddingMode
 from ..cases import Scale
+from ..device import Device
 from ..dtypes import DataType
 from .case import Case, Peer, Recipe, shape
+from .peers import Torch
 from .values import bits, offsets, same_bits, sampled
 
 Coordinates = Sequence[np.ndarray]
@@ -21,34 +25,35 @@ Sizes = Callable[[Scale], Sequence[int]]
 
 def rearranged(
     operator: str, what: str, data_type: DataType, sizes: Sizes,
-    made: Callable[[Sequence[int]], Sequence[int]],
+    sizes_of: Callable[[Sequence[int]], Sequence[int]],
     call: Callable[[Any, Any], Any], source: Source, torch: Callable[[Any, Any], Any], *,
     inputs: int = 1,
 ) -> Recipe:
-    """``made`` is the output's sizes, ``call(x, out)`` our function, ``torch(torch, x)``
+    """``sizes_of`` is the output's sizes, ``call(x, out)`` our function, ``torch(torch, x)``
     PyTorch's."""
     name, types = "DML_OPERATOR_" + operator, f"{data_type.family} {what}"
 
-    def moved(given: Sequence[int]) -> int:
+    def moved(read: Sequence[int]) -> int:
         """Elements read and written."""
-        written = int(np.prod(made(given)))
-        return min(inputs * int(np.prod(given)), written) + written
+        written = int(np.prod(sizes_of(read)))
+        return min(inputs * int(np.prod(read)), written) + written
 
-    def make(device: Any, scale: Scale) -> Iterator[Case]:
-        given = sizes(scale)
-        result = made(given)
-        count = int(np.prod(given))
+    def make(device: Device, scale: Scale) -> Iterator[Case]:
+        in_sizes = sizes(scale)
+        result = sizes_of(in_sizes)
+        count = int(np.prod(in_sizes))
         pattern = bits(data_type, count)
-        x, out = pattern.tensor(device).reshape(*given), device.empty(result, data_type)
+        x, out = pattern.tensor(device).reshape(*in_sizes), device.empty(result, data_type)
 
         def expected(key: Any) -> np.ndarray:
             axes = range(len(result))
             at = [offsets(key, result, [int(d == axis) for d in axes]) for axis in axes]
-            found = source(at, given)
-            return np.where(found < 0, data_type.dtype.type(0), pattern.at(np.maximum(found, 0)))
+            at_source = source(at, in_sizes)
+            values = pattern.at(np.maximum(at_source, 0))
+            return np.where(at_source < 0, data_type.dtype.type(0), values)
 
-        def torch_peers(library: Any) -> Iterator[Peer]:
-            theirs = library.tensor(pattern).reshape(*given)
+        def torch_peers(library: Torch) -> Iterator[Peer]:
+            theirs = library.tensor(pattern).reshape(*in_sizes)
             yield Peer("torch", lambda: torch(library.torch, theirs))
 
         def dispatch() -> Any:
@@ -56,18 +61,12 @@ def rearranged(
             return out
 
         yield Case(
-            name, types, shape(given), dispatch,
+            name, types, shape(in_sizes), dispatch,
             sampled(result, expected, same_bits),
-            moved(given) * data_type.itemsize, peers={"torch": torch_peers},
+            moved(in_sizes) * data_type.itemsize, peers={"torch": torch_peers},
         )
 
     return Recipe(name, types, make)
-
-
-def _dml() -> Any:
-    import kompute_dml
-
-    return kompute_dml
 
 
 def _flat(at: Coordinates, sizes: Sequence[int]) -> np.ndarray:
@@ -98,7 +97,7 @@ def joins(t: DataType, axis: int) -> Recipe:
     return rearranged(
         "JOIN", f"axis {axis}", t, _matrix,
         lambda n: [2 * m if d == axis else m for d, m in enumerate(n)],
-        lambda x, out: _dml().join([x, x], axis=axis, out=out),
+        lambda x, out: dml.join([x, x], axis=axis, out=out),
         lambda at, n: _flat([a % m for a, m in zip(at, n)], n),
         lambda torch, x: torch.cat([x, x], axis), inputs=2)
 
@@ -110,7 +109,7 @@ def slices(t: DataType, step: int) -> Recipe:
 
     return rearranged(
         "SLICE", "rows" if step == 1 else f"step {step}", t, _matrix, half,
-        lambda x, out: _dml().slice(x, offsets=(0, 0), sizes=out.sizes, strides=(1, step), out=out),
+        lambda x, out: dml.slice(x, offsets=(0, 0), sizes=out.sizes, strides=(1, step), out=out),
         lambda at, n: _flat([at[0], step * at[1]], n),
         lambda torch, x: (x[: x.shape[0] // 2] if step == 1 else x[:, ::step]).clone(
             memory_format=torch.contiguous_format))
@@ -124,7 +123,7 @@ def padded_matrix(t: DataType) -> Recipe:
 
     return rearranged(
         "PADDING", "constant", t, _matrix, lambda n: (n[0] + 8, n[1] + 16),
-        lambda x, out: _dml().padding(x, start_padding=(3, 7), end_padding=(5, 9), out=out), source,
+        lambda x, out: dml.padding(x, start_padding=(3, 7), end_padding=(5, 9), out=out), source,
         lambda torch, x: torch.nn.functional.pad(x, (7, 9, 3, 5)))
 
 
@@ -136,7 +135,7 @@ def padded_planes(t: DataType) -> Recipe:
 
     return rearranged(
         "PADDING", "reflection", t, _planes, lambda n: [m + 2 * p for m, p in zip(n, around)],
-        lambda x, out: _dml().padding(x, start_padding=around, end_padding=around,
+        lambda x, out: dml.padding(x, start_padding=around, end_padding=around,
                                    padding_mode=PaddingMode.REFLECTION, out=out),
         lambda at, n: _flat([*at[:2], mirrored(at[2], n[2]), mirrored(at[3], n[3])], n),
         lambda torch, x: torch.nn.functional.pad(x, (3, 3, 3, 3), "reflect"))
@@ -146,7 +145,7 @@ def tiles(t: DataType) -> Recipe:
     repeats = (1, 1, 2, 2)
     return rearranged(
         "TILE", "2x2", t, _planes, lambda n: [m * r for m, r in zip(n, repeats)],
-        lambda x, out: _dml().tile(x, repeats=repeats, out=out),
+        lambda x, out: dml.tile(x, repeats=repeats, out=out),
         lambda at, n: _flat([a % m for a, m in zip(at, n)], n),
         lambda torch, x: x.repeat(*repeats))
 
@@ -159,7 +158,7 @@ def to_space(t: DataType) -> Recipe:
     return rearranged(
         "DEPTH_TO_SPACE1", "2x2", t, _planes,
         _wider,
-        lambda x, out: _dml().depth_to_space1(x, block_size=2, order=1, out=out), source,
+        lambda x, out: dml.depth_to_space1(x, block_size=2, order=1, out=out), source,
         lambda torch, x: torch.nn.functional.pixel_shuffle(x, 2))
 
 
@@ -171,7 +170,7 @@ def to_depth(t: DataType) -> Recipe:
     return rearranged(
         "SPACE_TO_DEPTH1", "2x2", t, _planes,
         _deeper,
-        lambda x, out: _dml().space_to_depth1(x, block_size=2, order=1, out=out), source,
+        lambda x, out: dml.space_to_depth1(x, block_size=2, order=1, out=out), source,
         lambda torch, x: torch.nn.functional.pixel_unshuffle(x, 2))
 
 

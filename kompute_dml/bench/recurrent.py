@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
+
+import kompute_dml as dml
 
 from ..cases import Scale
 from ..cases import case as cases
@@ -21,9 +24,7 @@ def recurrent(kind: str, units: int, steps: int, batches: int) -> Recipe:
     """As many inputs as units. GRU multiplies before it resets, as PyTorch's does."""
     gates, late = _GATES[kind], kind == "GRU"
 
-    def entry(s: Scale) -> cases.Case:
-        import kompute_dml as dml
-
+    def entry(s: Scale) -> cases.OperatorCase:
         n, length, count = max(s.of(units), 32), max(s.of(steps), 4), s.of(batches)
         descs = [getattr(dml, f"Activation{a}OperatorDesc")() for a in _ACTIVATIONS[kind]]
         bound = n**-0.5
@@ -34,7 +35,7 @@ def recurrent(kind: str, units: int, steps: int, batches: int) -> Recipe:
             activation_descs=descs, output_sequence=True, room=1e-4,
             operations=2 * length * count * 2 * n * gates * n, **more)
 
-    def torch_peers(torch: Any, x: Any, *weights: Any) -> Iterator[Peer]:
+    def torch_peers(torch: ModuleType, x: Any, *weights: Any) -> Iterator[Peer]:
         torch.backends.cudnn.allow_tf32 = False
         torch.backends.cuda.matmul.allow_tf32 = False
         n = x.shape[-1]

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+
+import kompute_dml as dml
 
 from ..attributes import ReduceFunction
 from ..cases import Scale
 from ..cases import case as cases
 from ..cases.reduction import top
+from ..device import Device
 from ..dtypes import DataType
 from .case import Case, Peer, Recipe, shape, touched_bytes
 from .ordinary import ordinary
+from .peers import Torch
 from .values import Pattern, host, numbers, offsets, room, sampled
 
 _SIDE = 16384
@@ -42,14 +47,14 @@ def _operator(function: str) -> tuple[str, dict[str, Any]]:
 
 
 def _torch(function: str, axes: tuple[int, ...]) -> Callable[..., Iterator[Peer]]:
-    def peers(torch: Any, x: Any) -> Iterator[Peer]:
+    def peers(torch: ModuleType, x: Any) -> Iterator[Peer]:
         axis = None if len(axes) == x.dim() else axes[0]
-        given = dict(dim=axes, keepdim=True)
+        along = dict(dim=axes, keepdim=True)
         # Which of equal elements PyTorch finds is not defined. It takes the root of squares.
         yield Peer("torch", {
-            "SUM": lambda: x.sum(**given), "MAX": lambda: x.amax(**given),
-            "AVERAGE": lambda: x.mean(**given),
-            "SUM_SQUARE": lambda: torch.linalg.vector_norm(x, **given),
+            "SUM": lambda: x.sum(**along), "MAX": lambda: x.amax(**along),
+            "AVERAGE": lambda: x.mean(**along),
+            "SUM_SQUARE": lambda: torch.linalg.vector_norm(x, **along),
             "ARGMAX": lambda: x.argmax(axis, keepdim=axis is not None),
         }[function], checked=function not in ("SUM_SQUARE", "ARGMAX"))
 
@@ -70,7 +75,7 @@ def reduction(data_type: DataType, function: str, where: str) -> Recipe:
     if where == "all":
         return _whole(name, types, data_type, function, attributes)
 
-    def entry(s: Scale) -> cases.Case:
+    def entry(s: Scale) -> cases.OperatorCase:
         return cases.case(
             lambda x: _REFERENCES[function](x, axes[0], keepdims=True),
             cases.Given(_sizes(s, where), _low(function), 1, data_type.dtype), axes=axes,
@@ -84,9 +89,7 @@ def _whole(name: str, types: str, data_type: DataType, function: str,
            attributes: dict[str, Any]) -> Recipe:
     """All elements of a matrix. The reference adds up its repeated block."""
 
-    def make(device: Any, scale: Scale) -> Iterator[Case]:
-        import kompute_dml as dml
-
+    def make(device: Device, scale: Scale) -> Iterator[Case]:
         sizes, axes = _sizes(scale, "all"), _AXES["all"]
         pattern = numbers(data_type.dtype, math.prod(sizes), _low(function), 1, 4)
         x = pattern.tensor(device).reshape(*sizes)
@@ -107,7 +110,7 @@ def _whole(name: str, types: str, data_type: DataType, function: str,
             most = 0.0 if function == "ARGMAX" else abs(wanted) * room(data_type.dtype)
             return "" if abs(got - wanted) <= most else f"{got}, which must be {wanted}"
 
-        def torch_peers(library: Any) -> Iterator[Peer]:
+        def torch_peers(library: Torch) -> Iterator[Peer]:
             return _torch(function, axes)(library.torch, library.tensor(pattern).reshape(*sizes))
 
         yield Case(name, types, shape(sizes), lambda: call(x, axes=axes, out=out, **attributes),
@@ -133,9 +136,7 @@ def cumulative(axis: int, rows: int, columns: int) -> Recipe:
     text = f"{rows} x {columns}" if rows > 1 else "one row"
     types = f"f32 {'last' if axis else 'first'} axis, {text}"
 
-    def make(device: Any, scale: Scale) -> Iterator[Case]:
-        import kompute_dml as dml
-
+    def make(device: Device, scale: Scale) -> Iterator[Case]:
         sizes = (scale.of(rows), scale.of(columns))
         pattern = numbers(np.float32, math.prod(sizes), 0, 1, 4)
         x, out = pattern.tensor(device).reshape(*sizes), device.empty(sizes)
@@ -154,14 +155,14 @@ def cumulative(axis: int, rows: int, columns: int) -> Recipe:
             for row in {0, sizes[0] - 1, *rng.integers(0, sizes[0], _PARTS).tolist()}:
                 start = int(rng.integers(0, sizes[1] - wide + 1))
                 key = slice(0, row + 1), slice(start, start + wide)
-                given = pattern.at(offsets(key, sizes, (sizes[1], 1))).astype(np.float64)
-                if problem := near(host(output[row, key[1]]), given.sum(0)):
+                values = pattern.at(offsets(key, sizes, (sizes[1], 1))).astype(np.float64)
+                if problem := near(host(output[row, key[1]]), values.sum(0)):
                     return f"{problem} (in row {row}, from column {start})"
             return ""
 
-        def torch_peers(library: Any) -> Iterator[Peer]:
-            given = library.tensor(pattern).reshape(*sizes)
-            yield Peer("torch", lambda: given.cumsum(axis))
+        def torch_peers(library: Torch) -> Iterator[Peer]:
+            x = library.tensor(pattern).reshape(*sizes)
+            yield Peer("torch", lambda: x.cumsum(axis))
 
         yield Case(
             name, types, shape(sizes), lambda: dml.cumulative_summation(x, axis=axis, out=out),
@@ -174,11 +175,11 @@ def cumulative(axis: int, rows: int, columns: int) -> Recipe:
 def first_k(data_type: DataType, rows: int, columns: int, k: int = 50) -> Recipe:
     """TOP_K along rows."""
 
-    def entry(s: Scale) -> cases.Case:
-        given = cases.Given((s.of(rows), max(s.of(columns), 2 * k)), -1, 1, data_type.dtype)
-        return cases.case(lambda x: top(x, k), given, k=k)
+    def entry(s: Scale) -> cases.OperatorCase:
+        rows_of = cases.Given((s.of(rows), max(s.of(columns), 2 * k)), -1, 1, data_type.dtype)
+        return cases.case(lambda x: top(x, k), rows_of, k=k)
 
-    def torch_peers(torch: Any, x: Any) -> Iterator[Peer]:
+    def torch_peers(torch: ModuleType, x: Any) -> Iterator[Peer]:
         # PyTorch orders equal elements in some way.
         yield Peer("torch", lambda: x.topk(k, 1), checked=False)
 

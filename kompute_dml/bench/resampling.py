@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+import kompute_dml as dml
+
 from ..cases import Scale
 from ..cases import case as cases
 from ..cases.images import TWICE, doubled
+from ..device import Device
 from ..dtypes import DataType
 from .case import Case, Peer, Recipe, image_sizes, shape, touched_bytes
 from .ordinary import ordinary
+from .peers import Torch
 from .values import host, numbers, room
 
 _REGIONS = 1000
@@ -23,12 +28,12 @@ _CHECKED = 4
 def resampled(data_type: DataType) -> Recipe:
     """RESAMPLE to twice the height and width."""
 
-    def entry(s: Scale) -> cases.Case:
+    def entry(s: Scale) -> cases.OperatorCase:
         return cases.case(
             doubled, cases.Given(image_sizes(s), -1, 1, data_type.dtype), **TWICE,
             room=room(data_type.dtype))
 
-    def torch_peers(torch: Any, x: Any) -> Iterator[Peer]:
+    def torch_peers(torch: ModuleType, x: Any) -> Iterator[Peer]:
         yield Peer("torch", lambda: torch.nn.functional.interpolate(
             x, scale_factor=2, mode="bilinear"))
 
@@ -41,9 +46,7 @@ def aligned(data_type: DataType, side: int = 50, cells: int = 7, samples: int = 
     name = "DML_OPERATOR_ROI_ALIGN1"
     types = f"{data_type.family} {_REGIONS} regions to {cells} x {cells}"
 
-    def make(device: Any, scale: Scale) -> Iterator[Case]:
-        import kompute_dml as dml
-
+    def make(device: Device, scale: Scale) -> Iterator[Case]:
         sizes, count = (1, scale.of(256), side, side), max(scale.of(_REGIONS), 2 * _CHECKED)
         pattern = numbers(data_type.dtype, int(np.prod(sizes)), -1, 1, 4)
         rng = np.random.default_rng(5)
@@ -73,15 +76,15 @@ def aligned(data_type: DataType, side: int = 50, cells: int = 7, samples: int = 
                     return f"{worst} off"
             return ""
 
-        def torch_peers(library: Any) -> Iterator[Peer]:
+        def torch_peers(library: Torch) -> Iterator[Peer]:
             from torchvision.ops import roi_align
 
-            given = library.tensor(pattern).reshape(*sizes)
+            x = library.tensor(pattern).reshape(*sizes)
             regions = library.send(np.concatenate(
                 [np.zeros((count, 1)), corners], 1).astype(data_type.dtype))
             # In FLOAT16, torchvision's coordinates are FLOAT16 numbers, too.
             yield Peer("torchvision", lambda: roi_align(
-                given, regions, cells, sampling_ratio=samples, aligned=True),
+                x, regions, cells, sampling_ratio=samples, aligned=True),
                 checked=data_type is DataType.FLOAT32)
 
         yield Case(

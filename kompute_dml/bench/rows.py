@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..cases import Scale
+from ..device import Device
 from . import peers as peers_module
 from .case import SCALES, Case, Recipe, scale_for
-from .limits import AS_MANY_BYTES, Limit
+from .limits import AS_IT_IS, AS_MANY_BYTES, Limit
 from .peers import PeerTime
 from .timing import Loop, Timings, measure, repeats
 
@@ -38,8 +39,39 @@ class Judged:
         return None if self.ratio is None else self.ratio >= self.goal
 
 
+class UseRow:
+    """A row of a model in one use, a dataclass."""
+
+    model: str
+    use: str
+    values: str
+    goals: tuple[Judged, ...]
+
+    @property
+    def times_a_peer(self) -> str:
+        """How many times as fast as others it is, and should be; or that its values are wrong."""
+        if not self.ok:
+            return f"WRONG: {self.values}"
+        return "; ".join(f"{g.ratio:.2f} of {g.goal:g} {g.against}" for g in self.goals
+                         if g.ratio is not None)
+
+    @property
+    def ok(self) -> bool:
+        return self.values == "ok"
+
+    @property
+    def name(self) -> str:
+        return f"{self.model} {self.use}"
+
+    def record(self) -> dict[str, Any]:
+        """The figures by name, as JSON has them."""
+        record = dataclasses.asdict(self)  # type: ignore[call-overload]  # rows are dataclasses
+        del record["timings"]
+        return {**record, "model": self.name}
+
+
 @dataclass(frozen=True)
-class Row:
+class BenchRow:
     """A case, its time and its rates."""
 
     operator: str
@@ -76,7 +108,7 @@ class Row:
     def name(self) -> str:
         return f"{short(self.operator)} {self.types} {self.sizes}"
 
-    def with_copy(self, copy: float | None) -> Row:
+    def with_copy(self, copy: float | None) -> BenchRow:
         if copy is None or self.gb_per_s is None:
             return self
         return dataclasses.replace(self, share_of_copy=self.gb_per_s / copy)
@@ -87,11 +119,11 @@ class Row:
         return time.ms / self.ms if time and time.ms and self.ms else None
 
     def judged(
-        self, limit: Limit, others: Mapping[Recipe, Row],
-        copy_of: Mapping[int, float | None] | None = None,
-    ) -> Row:
+        self, limit: Limit, others: Mapping[Recipe, BenchRow],
+        copy_of: Mapping[int, float | None] | None = None, as_it_is: BenchRow | None = None,
+    ) -> BenchRow:
         """The row with its goals, judged beside the ``others`` of the same run. ``copy_of``: GB/s
-        of copies by the bytes that they move."""
+        of copies by the bytes that they move. ``as_it_is``: the row without emulation."""
 
         def judge(against: str | Recipe, goal: float) -> Judged:
             if isinstance(against, Recipe):
@@ -102,6 +134,11 @@ class Row:
                 return Judged(f"{goal:g} TOPS", 1.0, self.tops and self.tops / goal)
             if against == "us":
                 return Judged(f"{goal:g} us", 1.0, self.ms and goal / (self.ms * 1e3))
+            if against == "host us":
+                return Judged(f"{goal:g} us of the host", 1.0,
+                              self.host_ms and goal / (self.host_ms * 1e3))
+            if against == AS_IT_IS:
+                return Judged(against, goal, _speed_ratio(self, as_it_is))
             if against == AS_MANY_BYTES:
                 copy = (copy_of or {}).get(self.bytes)
                 return Judged(against, goal, copy and self.gb_per_s and self.gb_per_s / copy)
@@ -122,7 +159,7 @@ def figures(row: Any) -> dict[str, Any]:
     return fields
 
 
-def _speed_ratio(row: Row, other: Row | None) -> float | None:
+def _speed_ratio(row: BenchRow, other: BenchRow | None) -> float | None:
     if other is None:
         return None
     for figure in ("tops", "gb_per_s"):
@@ -132,13 +169,13 @@ def _speed_ratio(row: Row, other: Row | None) -> float | None:
     return None
 
 
-def make_row(case: Case, values: str, timings: Timings) -> Row:
+def make_row(case: Case, values: str, timings: Timings) -> BenchRow:
     """The figures of a timed case. Rates follow the device's clock, or the host's without one."""
     clock = timings.gpu or timings.cpu
     count = case.dispatches
     # At least one tick of the device's clock.
     seconds = max(clock.hot.median / count / 1e3, 1e-9)
-    return Row(
+    return BenchRow(
         case.operator, case.types, case.sizes, values,
         gpu_ms=timings.gpu.hot.median / count if timings.gpu else None,
         spread=clock.hot.spread,
@@ -152,8 +189,8 @@ def make_row(case: Case, values: str, timings: Timings) -> Row:
 
 
 def run_case(
-    device: Any, case: Case, loop: Loop | None = None, libraries: Sequence[Any] = ()
-) -> Row:
+    device: Device, case: Case, loop: Loop | None = None, libraries: Sequence[Any] = ()
+) -> BenchRow:
     """Check a case's values, time it, and check the output of the last timed dispatch.
 
     Dispatches back to back may go wrong where one alone does not. Without ``loop`` the number of
@@ -161,37 +198,41 @@ def run_case(
     """
     output = case.dispatch()
     if problem := case.check(output):
-        return Row(case.operator, case.types, case.sizes, problem)
+        return BenchRow(case.operator, case.types, case.sizes, problem)
 
     def dispatch() -> None:
         nonlocal output
         output = case.dispatch()
 
+    def timed(loop: Loop) -> Timings:
+        timings = measure(device, dispatch, loop)
+        return dataclasses.replace(timings, gpu=None) if case.on_host else timings
+
     if loop is None:
-        once = measure(device, dispatch, Loop(iterations=3))
+        once = timed(Loop(iterations=3))
         ms = (once.gpu or once.cpu).hot.median
         repeat = repeats(ms, _SAMPLE_MS, _MAX_REPEAT)
         loop = Loop(iterations=_SAMPLES if ms < _LONG_MS else 4, repeat=repeat)
-    timings = measure(device, dispatch, loop)
+    timings = timed(loop)
     if problem := case.check(output):
-        return Row(case.operator, case.types, case.sizes, f"after it was timed: {problem}")
+        return BenchRow(case.operator, case.types, case.sizes, f"after it was timed: {problem}")
     row = make_row(case, "ok", timings)
     return dataclasses.replace(row, peers=peers_module.measure(libraries, case))
 
 
 def run_recipe(
-    device: Any, recipe: Recipe, loop: Loop | None, scale: Scale, libraries: Sequence[Any] = ()
-) -> Iterator[Row]:
+    device: Device, recipe: Recipe, loop: Loop | None, scale: Scale, libraries: Sequence[Any] = ()
+) -> Iterator[BenchRow]:
     for case in recipe.make(device, scale):
         yield run_case(device, case, loop, libraries)
 
 
-def copy_bandwidth(copy: Row) -> float | None:
+def copy_bandwidth(copy: BenchRow) -> float | None:
     """GB/s of a row that copies: its own, or PyTorch's if that is faster."""
     return copy.gb_per_s and copy.gb_per_s * max(1.0, 1 / (copy.ratio("torch") or 1.0))
 
 
-def suitable_scale(device: Any, copy: Recipe) -> Scale:
+def suitable_scale(device: Device, copy: Recipe) -> Scale:
     """The scale that suits the speed of a small copy on the device."""
     (case,) = copy.make(device, SCALES["small"])
     return scale_for(run_case(device, case, Loop(iterations=4, repeat=10)).gb_per_s or 0.0)

@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from .. import onnxruntime as kompute
 from ..errors import UnsupportedError
 
 Open = Callable[[Path], Any]
@@ -22,8 +25,6 @@ _KEEPS_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 
 def ours(adapter: str) -> Open:
     """This package's provider, which takes each node that it has."""
-    import kompute_dml.onnxruntime as kompute
-
     kompute.register()
     return lambda path: kompute.session(str(path), _options(), claim="all", adapter=adapter)
 
@@ -56,12 +57,12 @@ def _plugin(name: str, library: str, entries: dict[str, str]) -> Open:
 
     if not devices():
         onnxruntime.register_execution_provider_library(name, library)
-    if not (found := devices()[:1]):
+    if not (chosen := devices()[:1]):
         raise UnsupportedError("it finds no device")
 
     def open_session(path: Path) -> Any:
         options = _options()
-        options.add_provider_for_devices(found, entries)
+        options.add_provider_for_devices(chosen, entries)
         session = onnxruntime.InferenceSession(str(path), options, enable_fallback=False)
         # Nothing is known of a provider that took all nodes before they were assigned.
         assigned = {part.ep_name for part in session.get_provider_graph_assignment_info()}
@@ -131,8 +132,6 @@ def run(session: Any, feed: dict[str, Any]) -> Any:
 
 
 def _eye() -> Any:
-    import numpy as np
-
     return np.eye(32, dtype=np.float32)
 
 
@@ -149,14 +148,14 @@ def _smallest() -> bytes:
 
 def choose(names: Iterable[str]) -> tuple[dict[str, Open], list[str]]:
     """The providers among these names that are ready, and a line about each that is not."""
-    found, left_out = {}, []
+    providers, left_out = {}, []
     for name in names:
         make, package = PROVIDERS[name]
         try:
-            found[name] = ready(make)
+            providers[name] = ready(make)
         except ModuleNotFoundError:
             left_out.append(f"{name} is left out: {package} is not installed")
         except Exception as error:  # of any library
             # ONNX Runtime begins with the place in its source.
             left_out.append(f"{name} is left out: {' '.join(str(error).split())[-150:]}")
-    return found, left_out
+    return providers, left_out

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import onnxruntime as kompute
 from ..errors import UnsupportedError
 from . import sessions
 
@@ -53,11 +54,12 @@ def started_twice(
     """Start a model in two new processes, one after the other: the first one finds no shader
     compiled, the second one those that the first has kept."""
     with tempfile.TemporaryDirectory() as folder:
-        given = Path(folder) / "feed.npz"
-        np.savez(given, **feed)  # type: ignore[arg-type]  # a parameter is called allow_pickle
+        inputs = Path(folder) / "feed.npz"
+        np.savez(inputs, **feed)  # type: ignore[arg-type]  # a parameter is called allow_pickle
         shaders = Path(folder) / "shaders"
         shaders.mkdir()
-        return (_started(model, given, adapter, shaders), _started(model, given, adapter, shaders))
+        return (_started(model, inputs, adapter, shaders),
+                _started(model, inputs, adapter, shaders))
 
 
 def _started(model: Path, feed: Path, adapter: str, shaders: Path) -> Start:
@@ -74,8 +76,6 @@ def _started(model: Path, feed: Path, adapter: str, shaders: Path) -> Start:
 
 def start(model: Path, feed: dict[str, Any], adapter: str) -> Start:
     """Start a model in this process."""
-    import kompute_dml.onnxruntime as kompute
-
     sessions.ready(lambda: sessions.ours(adapter))
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace.json"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..device import Device
 from ..errors import UnsupportedError
 
 
@@ -82,7 +83,7 @@ def repeats(ms: float, sample_ms: float, most: int) -> int:
     return min(max(int(sample_ms / max(ms, 1e-3)), 1), most)
 
 
-def has_gpu_clock(device: Any) -> bool:
+def has_gpu_clock(device: Device) -> bool:
     """Whether the device has timestamps."""
     try:
         device.elapsed(lambda: None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ def _sizes(s: Scale, smaller: int = 1) -> tuple[int, ...]:
 def _peer(call: Callable[..., Any], checked: bool = True) -> Peers:
     """A peer that is one call of (torch.ops.aten, the inputs)."""
 
-    def peers(torch: Any, *inputs: Any) -> Iterator[Peer]:
+    def peers(torch: ModuleType, *inputs: Any) -> Iterator[Peer]:
         yield Peer("torch", partial(call, torch.ops.aten, *inputs), checked)
 
     return peers
@@ -63,34 +64,34 @@ def _max_back(x: np.ndarray, dy: np.ndarray) -> np.ndarray:
     return _spread(np.where(np.arange(9)[:, None, None, None, None] == chosen, dy, 0))
 
 
-def _average(s: Scale) -> cases.Case:
+def _average(s: Scale) -> cases.OperatorCase:
     return cases.case(_average_back, cases.Given(_sizes(s, 2), -1, 1), include_padding=0,
                       output_sizes=_sizes(s), **_POOL)
 
 
-def _maximum(s: Scale) -> cases.Case:
+def _maximum(s: Scale) -> cases.OperatorCase:
     return cases.case(_max_back, cases.Given(_sizes(s), -1, 1), cases.Given(_sizes(s, 2), -1, 1),
                       dilations=(1, 1), **_POOL)
 
 
-def _max_peers(torch: Any, x: Any, dy: Any) -> Iterator[Peer]:
+def _max_peers(torch: ModuleType, x: Any, dy: Any) -> Iterator[Peer]:
     # PyTorch keeps the indices of the maxima.
-    _, found = torch.nn.functional.max_pool2d(x, 3, 2, 1, return_indices=True)
+    _, indices = torch.nn.functional.max_pool2d(x, 3, 2, 1, return_indices=True)
     yield Peer("torch", lambda: torch.ops.aten.max_pool2d_with_indices_backward(
-        dy, x, [3, 3], [2, 2], [1, 1], [1, 1], False, found))
+        dy, x, [3, 3], [2, 2], [1, 1], [1, 1], False, indices))
 
 
-def _response_peers(torch: Any, x: Any, dy: Any) -> Iterator[Peer]:
+def _response_peers(torch: ModuleType, x: Any, dy: Any) -> Iterator[Peer]:
     size = RESPONSE["local_size"]
-    given = x.requires_grad_()
+    leaf = x.requires_grad_()
     y = torch.nn.functional.local_response_norm(
-        given, size, RESPONSE["alpha"], RESPONSE["beta"], RESPONSE["bias"])
+        leaf, size, RESPONSE["alpha"], RESPONSE["beta"], RESPONSE["bias"])
     # PyTorch rounds each step to FLOAT16.
-    yield Peer("torch", lambda: torch.autograd.grad(y, given, dy, retain_graph=True)[0],
+    yield Peer("torch", lambda: torch.autograd.grad(y, leaf, dy, retain_graph=True)[0],
                checked=dy.element_size() > 2)
 
 
-def _adam_peers(torch: Any, x: Any, m: Any, v: Any, g: Any, step: Any) -> Iterator[Peer]:
+def _adam_peers(torch: ModuleType, x: Any, m: Any, v: Any, g: Any, step: Any) -> Iterator[Peer]:
     parameters = torch.nn.Parameter(x)
     parameters.grad = g
     optimizer = torch.optim.Adam([parameters], lr=0.01, fused=True)
@@ -104,7 +105,7 @@ def _per_channel(s: Scale, low: float, high: float) -> cases.Given:
 _OVER_BATCH = (0, 2, 3)
 
 
-def _batch(s: Scale) -> cases.Case:
+def _batch(s: Scale) -> cases.OperatorCase:
     return cases.case(
         lambda x, scale, bias: (
             normal(x, _OVER_BATCH, scale, bias), x.mean(_OVER_BATCH, keepdims=True),
@@ -113,7 +114,7 @@ def _batch(s: Scale) -> cases.Case:
         epsilon=_EPSILON, room=1e-4)
 
 
-def _batch_back(training: bool, s: Scale) -> cases.Case:
+def _batch_back(training: bool, s: Scale) -> cases.OperatorCase:
     """The given mean is that of the input, about. Sums of the incoming gradients are FLOAT16's."""
     return cases.case(
         partial(batch_gradient, training), cases.Given(_sizes(s), 0, 1),
@@ -121,7 +122,7 @@ def _batch_back(training: bool, s: Scale) -> cases.Case:
         _per_channel(s, 0.5, 1.5), epsilon=_EPSILON, room=1e-4)
 
 
-def _batch_back_peers(torch: Any, x: Any, dy: Any, *given: Any) -> Iterator[Peer]:
+def _batch_back_peers(torch: ModuleType, x: Any, dy: Any, *given: Any) -> Iterator[Peer]:
     mean, variance, scale = (t.reshape(-1) for t in given)
     mean, deviation = mean.float(), (variance.float() + _EPSILON).rsqrt()
     # PyTorch uses the given mean where DirectML's operator computes it.
@@ -129,31 +130,31 @@ def _batch_back_peers(torch: Any, x: Any, dy: Any, *given: Any) -> Iterator[Peer
         dy, x, scale, None, None, mean, deviation, True, _EPSILON, [True] * 3), checked=False)
 
 
-def _inference_back_peers(torch: Any, x: Any, dy: Any, *given: Any) -> Iterator[Peer]:
+def _inference_back_peers(torch: ModuleType, x: Any, dy: Any, *given: Any) -> Iterator[Peer]:
     mean, variance, scale = (t.reshape(-1) for t in given)
     yield Peer("torch", lambda: torch.ops.aten.native_batch_norm_backward(
         dy, x, scale, mean, variance, None, None, False, _EPSILON, [True] * 3), checked=False)
 
 
-def _batch_peers(torch: Any, x: Any, scale: Any, bias: Any) -> Iterator[Peer]:
+def _batch_peers(torch: ModuleType, x: Any, scale: Any, bias: Any) -> Iterator[Peer]:
     # PyTorch gives the reciprocal of the deviation where DirectML gives the variance.
     yield Peer("torch", lambda: torch.ops.aten.native_batch_norm(
         x, scale.reshape(-1), bias.reshape(-1), None, None, True, 0.0, _EPSILON), checked=False)
 
 
-def _resample_peers(torch: Any, dy: Any) -> Iterator[Peer]:
+def _resample_peers(torch: ModuleType, dy: Any) -> Iterator[Peer]:
     n, c, h, w = dy.shape
     # PyTorch adds up FLOAT16 in FLOAT16.
     yield Peer("torch", lambda: torch.ops.aten.upsample_bilinear2d_backward(
         dy, [h, w], [n, c, h // 2, w // 2], False, None, None), checked=dy.element_size() > 2)
 
 
-def _slice_peers(torch: Any, dy: Any) -> Iterator[Peer]:
+def _slice_peers(torch: ModuleType, dy: Any) -> Iterator[Peer]:
     h, w = dy.shape
     yield Peer("torch", lambda: torch.ops.aten.slice_backward(dy, [h, 2 * w], 1, 0, 2 * w, 2))
 
 
-def _average_peers(torch: Any, dy: Any) -> Iterator[Peer]:
+def _average_peers(torch: ModuleType, dy: Any) -> Iterator[Peer]:
     n, c, h, w = dy.shape
     x = dy.new_empty((n, c, 2 * h, 2 * w))
     yield Peer("torch", lambda: torch.ops.aten.avg_pool2d_backward(

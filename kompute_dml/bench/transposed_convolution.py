@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+
+import kompute_dml as dml
 
 from ..attributes import ConvolutionDirection, ConvolutionMode
 from ..cases import Scale
@@ -23,11 +26,9 @@ def transposed_convolution(
     side: int = 64,
 ) -> Recipe:
     """Doubles height and width. Images are channels-last, the filter is OWNED_BY_DML."""
-    import kompute_dml as dml
-
     dtype, start = data_type.dtype, kernel // 2 - 1
 
-    def entry(s: Scale) -> cases.Case:
+    def entry(s: Scale) -> cases.OperatorCase:
         n, c, k, h = s.of(batches), s.of(channels), s.of(filters), max(s.of(side), 4)
 
         def reference(x: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -59,7 +60,7 @@ def transposed_convolution(
             room=room(dtype),
             operations=2 * n * h * h * c * k * kernel**2)
 
-    def torch_peers(torch: Any, x: Any, w: Any) -> Iterator[Peer]:
+    def torch_peers(torch: ModuleType, x: Any, w: Any) -> Iterator[Peer]:
         return both_formats(torch, torch.nn.functional.conv_transpose2d, x.permute(TO_NCHW), w,
                             stride=2, padding=start)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from .. import tuning
 from ..cases import Scale
+from ..device import Device
 from ..dtypes import DataType
 from .attention import attention
 from .case import Case, Recipe
@@ -15,7 +15,7 @@ from .convolution import convolution
 from .gemm import gemm
 from .limits import HEADS, LAYERS
 from .pooling import pooling
-from .products import Product, product
+from .products import BenchProduct, product
 from .quantized_convolution import quantized_convolution
 from .reduction import first_k
 from .resampling import resampled
@@ -30,7 +30,7 @@ _SAMPLE_MS = 1.0
 
 
 @dataclass(frozen=True)
-class Choice:
+class TuningChoice:
     """The measurements of one piece of work."""
 
     case: Case
@@ -55,7 +55,7 @@ def recipes() -> Iterator[Recipe]:
                  (4096, 16384), (16384, 4096)):
         for m in (1, 32, 512, 4, 16, 128, 2048):
             for along in (True, False):
-                yield product(Product(k_contiguous_b=along, full=True), m, k, n)
+                yield product(BenchProduct(k_contiguous_b=along, full=True), m, k, n)
                 yield gemm(DataType.FLOAT16, m, k, n, trans_b=along)
             yield gemm(DataType.FLOAT32, m, k, n)
     for layer in LAYERS:
@@ -79,29 +79,29 @@ def recipes() -> Iterator[Recipe]:
 
 
 def choices(
-    device: Any, recipe: Recipe, scale: Scale, loop: Loop | None = None
-) -> Iterator[Choice]:
+    device: Device, recipe: Recipe, scale: Scale, loop: Loop | None = None
+) -> Iterator[TuningChoice]:
     """The time of each kernel, for each choice that the lowering of a case has."""
     for case in recipe.make(device, scale):
-        device._compiled.clear()
+        device.compiled.clear()
         with tuning.trial({}) as first:
             case.dispatch()
         for work, names in first.asked.items():
             times: dict[str, float] = {}
             wrong: dict[str, str] = {}
             for name in names if len(names) > 1 else ():
-                device._compiled.clear()
+                device.compiled.clear()
                 with tuning.trial({work: name}):
                     if problem := case.check(case.dispatch()):
                         wrong[name] = problem
                     else:
                         times[name] = _time(device, case, loop, min(times.values(), default=None))
             if times:
-                yield Choice(case, work, times, wrong)
-    device._compiled.clear()  # they use kernels from before the choice
+                yield TuningChoice(case, work, times, wrong)
+    device.compiled.clear()  # they use kernels from before the choice
 
 
-def _time(device: Any, case: Case, loop: Loop | None, best: float | None) -> float:
+def _time(device: Device, case: Case, loop: Loop | None, best: float | None) -> float:
     """Milliseconds of a dispatch, once it has run."""
 
     def median(loop: Loop) -> float:

@@ -11,6 +11,10 @@ from typing import Any
 
 import numpy as np
 
+import kompute_dml as dml
+
+from ..device import Device
+
 _PERIOD = 1_000_003
 _SAMPLES = 24
 """Parts of an output that are checked, ..."""
@@ -34,10 +38,8 @@ class Pattern:
     def host(self) -> np.ndarray:
         return np.tile(self.block, self.repeats)[: self.count]
 
-    def tensor(self, device: Any) -> Any:
+    def tensor(self, device: Device) -> Any:
         """The elements as a vector on the device."""
-        import kompute_dml as dml
-
         block = device.tensor(self.block)
         if self.repeats == 1:
             return block

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..attributes import PaddingMode
 from ..cases import Scale
-from ..cases.case import Case, Entry, Given, case
+from ..cases.case import Entry, Given, OperatorCase, case
 from .case import Recipe
 from .ordinary import ordinary
 
@@ -40,7 +40,7 @@ def _numbers(count: int, size: int, dtype: Any = np.int32) -> np.ndarray:
 
 
 def _joined(axis: int, *widths: int, dtype: Any = np.float32) -> Entry:
-    def entry(s: Scale) -> Case:
+    def entry(s: Scale) -> OperatorCase:
         parts = [_matrix(s, 0, w, dtype) for w in widths]
         return case(lambda *x: np.concatenate(x, axis), *parts, axis=axis,
                     call=lambda f, /, *x, **more: f(x, **more))
@@ -48,20 +48,20 @@ def _joined(axis: int, *widths: int, dtype: Any = np.float32) -> Entry:
     return entry
 
 
-def _joined_many(s: Scale) -> Case:
+def _joined_many(s: Scale) -> OperatorCase:
     parts = [Given((s.side, -(-s.side // 28)), shared=True)] * 28
     return case(lambda *x: np.concatenate(x, 1), *parts, axis=1,
                 call=lambda f, /, *x, **more: f(x, **more))
 
 
-def _split_many(s: Scale) -> Case:
+def _split_many(s: Scale) -> OperatorCase:
     width = -(-s.side // 28)
     return case(lambda x: np.split(x, 28, 1), Given((s.side, 28 * width), shared=True),
                 sections=28, axis=1)
 
 
 def _split(width: int, dtype: Any = np.float32) -> Entry:
-    def entry(s: Scale) -> Case:
+    def entry(s: Scale) -> OperatorCase:
         first = s.side // 2 - 1
         sizes = (first, s.side + width - first)
         return case(lambda x: np.split(x, [first], 1),
@@ -72,7 +72,7 @@ def _split(width: int, dtype: Any = np.float32) -> Entry:
 
 def _sliced(key: tuple[slice, slice], dtype: Any = np.float32, more: int = 1) -> Entry:
     """SLICE of a matrix whose last axis is ``more`` times as long."""
-    def entry(s: Scale) -> Case:
+    def entry(s: Scale) -> OperatorCase:
         n = s.side, more * s.side
         ranges = [range(*k.indices(m)) for k, m in zip(key, n)]
         return case(lambda x: x[key], Given(n, 0.1, 200, dtype, shared=True),
@@ -90,15 +90,15 @@ def _reversed(*steps: int) -> Entry:
         input_window_strides=steps)
 
 
-def _padded(given: Callable[[Scale], Given], around: Sequence[tuple[int, int]], mode: PaddingMode,
-            name: Any) -> Entry:
+def _padded(input_of: Callable[[Scale], Given], around: Sequence[tuple[int, int]],
+            mode: PaddingMode, name: Any) -> Entry:
     begin, end = zip(*around)
-    return lambda s: case(lambda x: np.pad(x, around, name), given(s), start_padding=begin,
+    return lambda s: case(lambda x: np.pad(x, around, name), input_of(s), start_padding=begin,
                           end_padding=end, padding_mode=mode)
 
 
-def _tiled(given: Callable[[Scale], Given], *repeats: int) -> Entry:
-    return lambda s: case(lambda x: np.tile(x, repeats), given(s), repeats=repeats)
+def _tiled(input_of: Callable[[Scale], Given], *repeats: int) -> Entry:
+    return lambda s: case(lambda x: np.tile(x, repeats), input_of(s), repeats=repeats)
 
 
 def _to_space(b: int, side: int, dtype: Any = np.float32) -> Entry:
@@ -119,7 +119,7 @@ def _to_depth(b: int, side: int, dtype: Any = np.float32) -> Entry:
     return lambda s: case(compute, _planes(s, side, 1, dtype), block_size=b)
 
 
-def _backwards(s: Scale) -> Case:
+def _backwards(s: Scale) -> OperatorCase:
     """REVERSE_SUBSEQUENCES of half of each row."""
     half = s.side // 2
     lengths = np.full((s.side, 1), half, np.uint32)
@@ -129,7 +129,7 @@ def _backwards(s: Scale) -> Case:
 
 def _backwards_rows(dtype: Any) -> Entry:
     """REVERSE_SUBSEQUENCES of the first half of the rows, all of one length."""
-    def entry(s: Scale) -> Case:
+    def entry(s: Scale) -> OperatorCase:
         half = s.side // 2
         return case(
             lambda x, _: np.concatenate([x[:half][::-1], x[half:]]), _matrix(s, 0, -1, dtype),
@@ -141,7 +141,7 @@ def _backwards_rows(dtype: Any) -> Entry:
 
 def _backwards_columns(width: int, dtype: Any) -> Entry:
     """REVERSE_SUBSEQUENCES of columns, each with a length of its own."""
-    def entry(s: Scale) -> Case:
+    def entry(s: Scale) -> OperatorCase:
         n = _numbers(s.side + width, s.side + 1)[None]
         at = np.arange(s.side)[:, None]
 
@@ -158,7 +158,7 @@ def _gathered(axis: int, width: int = 0, dtype: Any = np.float32) -> Entry:
                           _numbers(s.side, s.side)[None], axis=axis, index_dimensions=1)
 
 
-def _gathered_scalars(s: Scale) -> Case:
+def _gathered_scalars(s: Scale) -> OperatorCase:
     count = s.side**2
     return case(lambda x, i: x.take(i), Given((count,), shared=True), _numbers(count, count),
                 axis=0, index_dimensions=1)
@@ -169,7 +169,7 @@ def _along(axis: int, dtype: Any) -> Entry:
                           _numbers(s.side**2, s.side, dtype).reshape(s.side, -1), axis=axis)
 
 
-def _tuples(s: Scale) -> Case:
+def _tuples(s: Scale) -> OperatorCase:
     chosen = _numbers(2 * s.side**2, s.side).reshape(-1, 2)
     return case(lambda x, i: x[i[:, 0], i[:, 1]], _matrix(s), chosen, input_dimension_count=2,
                 indices_dimension_count=2, call=_flat)
@@ -178,8 +178,8 @@ def _tuples(s: Scale) -> Case:
 def _flat(f: Callable[..., Any], /, *inputs: Any, **more: Any) -> Any:
     """The last dimension alone: the output has as many dimensions as the input."""
     out = more.pop("out", None)
-    made = f(*inputs, **more, out=None if out is None else out.reshape(1, *out.sizes))
-    return made.reshape(made.sizes[-1])
+    y = f(*inputs, **more, out=None if out is None else out.reshape(1, *out.sizes))
+    return y.reshape(y.sizes[-1])
 
 
 def _scattered(axis: int, dtype: Any, kind: Any = np.float32) -> Entry:
@@ -193,7 +193,7 @@ def _scattered(axis: int, dtype: Any, kind: Any = np.float32) -> Entry:
                           _matrix(s, dtype=kind), axis=axis)
 
 
-def _scattered_tuples(s: Scale) -> Case:
+def _scattered_tuples(s: Scale) -> OperatorCase:
     def compute(x: np.ndarray, i: np.ndarray, new: np.ndarray) -> np.ndarray:
         x = x.copy()
         x[i[:, 0], i[:, 1]] = new[0]
@@ -204,8 +204,25 @@ def _scattered_tuples(s: Scale) -> Case:
                 input_dimension_count=2, indices_dimension_count=2)
 
 
+def _edges(ends: int) -> Entry:
+    """A graph network's messages, a row each, are added at the ends of edges."""
+    def compute(x: np.ndarray, i: np.ndarray, new: np.ndarray) -> np.ndarray:
+        x = x.copy()
+        np.add.at(x, i[:, 0], new)
+        return x
+
+    def entry(s: Scale) -> OperatorCase:
+        edges = max(s.elements // 64, 1)
+        places = min(ends, edges)
+        return case(compute, Given((places, 64), shared=True),
+                    _numbers(edges, places, _I64).reshape(-1, 1), Given((edges, 64), shared=True),
+                    input_dimension_count=2, indices_dimension_count=2)
+
+    return entry
+
+
 def _hot(axis: int, depth: int = 0) -> Entry:
-    def entry(s: Scale) -> Case:
+    def entry(s: Scale) -> OperatorCase:
         n = s.side + depth
         sizes = [s.side, s.side]
         sizes[axis] = n
@@ -272,6 +289,8 @@ VARIANTS: tuple[Recipe, ...] = tuple(
         ("SCATTER", "f32 axis 0, i64", _scattered(0, _I64)),
         ("SCATTER", "u8 axis 0", _scattered(0, np.int32, _U8)),
         ("SCATTER_ND", "f32 elements", _scattered_tuples),
+        ("SCATTER_ND_REDUCE", "f32 rows, 16 places", _edges(16)),
+        ("SCATTER_ND_REDUCE", "f32 rows, 64 K places", _edges(1 << 16)),
         ("ONE_HOT", "f32 axis 0", _hot(0)),
         ("ONE_HOT", "f32 odd depth", _hot(1, -1)),
     )

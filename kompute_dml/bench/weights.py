@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
+import kompute_dml as dml
+
 from ..attributes import QuantizationType
 from ..cases import Scale
 from ..desc import TensorDesc
+from ..device import Device
 from ..dtypes import DataType
 from ..graph.desc import (
     GraphDesc,
@@ -36,9 +39,7 @@ def weights(data_type: DataType, m: int, k: int, n: int, block: int = 32) -> Rec
     bytes count."""
     types = f"{data_type.family} x u4 in blocks of {block}, cold B"
 
-    def make(device: Any, scale: Scale) -> Iterator[Case]:
-        import kompute_dml as dml
-
+    def make(device: Device, scale: Scale) -> Iterator[Case]:
         rows, columns = m, scale.of(n)
         blocks = -(-scale.of(k) // block)
         inner = blocks * block
@@ -56,12 +57,12 @@ def weights(data_type: DataType, m: int, k: int, n: int, block: int = 32) -> Rec
             4, compiled.binding_properties.temporary_resource_size))
 
         def table(b: Any) -> Any:
-            made = device.create_binding_table(compiled)
-            made.bind_inputs([_bound(t) for t in (x, b, scales)])
-            made.bind_outputs([_bound(out)])
+            bindings = device.create_binding_table(compiled)
+            bindings.bind_inputs([_bound(t) for t in (x, b, scales)])
+            bindings.bind_outputs([_bound(out)])
             if compiled.binding_properties.temporary_resource_size:
-                made.bind_temporary_resource(dml.BufferBinding(temporary))
-            return made
+                bindings.bind_temporary_resource(dml.BufferBinding(temporary))
+            return bindings
 
         turns = itertools.cycle([table(device.tensor(packed)) for _ in range(copies)])
 
@@ -89,15 +90,11 @@ def weights(data_type: DataType, m: int, k: int, n: int, block: int = 32) -> Rec
 
 
 def _bound(t: Any) -> Any:
-    import kompute_dml as dml
-
     return dml.BufferBinding(dml.Buffer(t.device, t.allocation, t.desc.total_tensor_size_in_bytes))
 
 
-def _graph(device: Any, a: TensorDesc, b: TensorDesc, scales: TensorDesc) -> Any:
+def _graph(device: Device, a: TensorDesc, b: TensorDesc, scales: TensorDesc) -> Any:
     """The inputs are A, the quantized B and its scales."""
-    import kompute_dml as dml
-
     real = TensorDesc(a.data_type, b.sizes)
     dequantize = dml.DequantizeOperatorDesc(
         input_tensor=b, quantization_tensors=(scales,), output_tensor=real,
@@ -118,9 +115,7 @@ def quantization(data_type: DataType, way: str, across: bool = False, side: int 
     order = kinds if way == "QUANTIZE" else kinds[::-1]
     types = f"{order[0]} -> {order[1]}, blocks {'across rows' if across else 'along rows'}"
 
-    def make(device: Any, scale: Scale) -> Iterator[Case]:
-        import kompute_dml as dml
-
+    def make(device: Device, scale: Scale) -> Iterator[Case]:
         n = -(-scale.of(side) // 32) * 32
         pattern = numbers(data_type.dtype, n * n, -6, 6, 3)
         x = pattern.tensor(device).reshape(n, n)
@@ -139,9 +134,9 @@ def quantization(data_type: DataType, way: str, across: bool = False, side: int 
             """Dequantized again, for NumPy has no types of 4 bits."""
             back = dequantize()
             for row in sorted({0, n // 2, n - 1}):
-                given = pattern.at(np.arange(row * n, (row + 1) * n)).astype(np.float64)
+                values = pattern.at(np.arange(row * n, (row + 1) * n)).astype(np.float64)
                 each = by[row // 32] if across else np.repeat(by[row], 32)
-                steps = np.clip(np.rint(given / each) + _MIDDLE, 0, 15) - _MIDDLE
+                steps = np.clip(np.rint(values / each) + _MIDDLE, 0, 15) - _MIDDLE
                 if problem := close(host(back[row]), (steps * each).astype(data_type.dtype)):
                     return f"{problem} (in row {row})"
             return ""

@@ -1,0 +1,244 @@
+"""Networks of PyTorch on the device ``kompute``: eager and compiled inference, training steps, and
+the host's time of each, and of one operator.
+
+    kompute-dml bench --suite torch --peers
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from tabulate import tabulate
+
+from ..errors import UnsupportedError
+from ..torch import memory
+from . import networks
+from .rows import Judged, UseRow
+
+MODELS = (networks.ONE, *networks.NETWORKS)
+PEERS = ("eager", "graphs", "inductor")
+"""PyTorch by itself: on the same GPU where CUDA has it, else eager on the CPU only."""
+_BOUND = 2e-3
+"""How far the last loss may be from the CPU's, as a part of it."""
+_SECONDS = 2.0
+_WARMUP = 6
+
+
+class NetworkTime(NamedTuple):
+    """Milliseconds of a call, or why there are none."""
+
+    ms: float | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class NetworkRow(UseRow):
+    """Times of a network in one use."""
+
+    model: str
+    use: str
+    values: str
+    """``ok``, or what is wrong."""
+    ms: float | None = None
+    """Milliseconds of a call, many calls in flight."""
+    host_us: float | None = None
+    """Microseconds of the calling thread in a call, without its waits."""
+    anew: float | None = None
+    """Dispatches that a call records anew. 0 where all is replayed."""
+    first_s: float | None = None
+    """Seconds of the first call, with compilation."""
+    peers: dict[str, NetworkTime] = field(default_factory=dict)
+    goals: tuple[Judged, ...] = ()
+    timings: None = None
+    types: str = "FLOAT32"
+
+    def judged(self, peers: dict[str, NetworkTime]) -> NetworkRow:
+        """The row beside PyTorch. The goal is the speed of eager mode on the same GPU."""
+        other = peers["eager"].ms if "eager" in peers else None
+        ratio = other / self.ms if other and self.ms else None
+        return dataclasses.replace(self, peers=peers, goals=(Judged("eager", 1.0, ratio),))
+
+
+class Repeated(NamedTuple):
+    """What is timed, and how to wait for all of it."""
+
+    run: Callable[[], Any]
+    wait: Callable[[], None]
+
+
+def inference(work: Any, wait: Callable[[], None], compiled: Callable[[Any], Any]) -> Repeated:
+    """One forward pass without gradients."""
+    model = compiled(work.model.eval())
+
+    def run() -> Any:
+        with torch.no_grad():
+            return model(work.inputs)
+
+    return Repeated(run, wait)
+
+
+def eager(work: Any, wait: Callable[[], None], compiled: Callable[[Any], Any]) -> Repeated:
+    """One forward pass without gradients, an operator at a time."""
+    return inference(work, wait, lambda model: model)
+
+
+def training(work: Any, wait: Callable[[], None], compiled: Callable[[Any], Any],
+             **options: Any) -> Repeated:
+    """Forward, backward and AdamW."""
+    work.model.train()
+    forward = compiled(lambda x, labels: work.loss(work.model(x), labels))
+    optimizer = torch.optim.AdamW(work.model.parameters(), 1e-3, **options)
+    update = compiled(optimizer.step)
+
+    def run() -> Any:
+        optimizer.zero_grad()
+        loss = forward(work.inputs, work.labels)
+        loss.backward()
+        update()
+        return loss
+
+    return Repeated(run, wait)
+
+
+USED: dict[str, Callable[..., Repeated]] = {
+    "eager": eager, "inference": inference, "training": training}
+
+
+class NetworkBench:
+    """Measures networks on the default device."""
+
+    def __init__(self, names: str, scale: str | None = None) -> None:
+        """``names`` of :data:`PEERS`, which commas separate. ``scale`` "tiny" or "small" takes the
+        sizes of a CPU driver, others those of a GPU; by default as the device is."""
+        wanted = list(filter(None, names.split(",")))
+        if unknown := [name for name in wanted if name not in PEERS]:
+            raise UnsupportedError(
+                f"--peers: expected names of {', '.join(PEERS)}, but got '{unknown[0]}'")
+        self.device = memory.device()
+        self.large = not self.device.target.traits.is_cpu if scale is None else (
+            scale not in ("tiny", "small"))
+        self.left_out: list[str] = []
+        """A line about each peer that is left out."""
+        self._cuda = torch.cuda.is_available()
+        self._peers = [name for name in wanted if self._cuda or name == "eager"]
+        self.left_out += [f"{name} is left out: PyTorch has no CUDA here"
+                          for name in wanted if name not in self._peers]
+
+    def run(self, names: Sequence[str], seconds: float) -> Iterator[NetworkRow]:
+        """The rows of these networks. After so many seconds none is begun."""
+        end = time.monotonic() + seconds
+        for name in names:
+            for use in USED:
+                if use == "training" and name == networks.ONE:
+                    continue  # it has no weights
+                if time.monotonic() > end:
+                    self.left_out.append(f"{name} {use} is left out: {seconds:g} s are over")
+                    continue
+                try:
+                    row = self._row(name, use)
+                except Exception as error:
+                    row = NetworkRow(name, use, _first_line(error))
+                yield row.judged({peer: self._peer(peer, name, use) for peer in self._peers})
+
+    def _row(self, name: str, use: str) -> NetworkRow:
+        torch._dynamo.reset()
+        work = networks.workload(name, self.large).to("kompute")
+        runtime = self.device.runtime
+        call = USED[use](work, self.device.synchronize, torch.compile)
+        begin = time.perf_counter()
+        first = call.run()
+        call.wait()
+        first_s = time.perf_counter() - begin
+        values = self._wrong(name, use, first) if not self.large else "ok"
+        ms, host, count = _timed(call, lambda: runtime.recorder.dispatches)
+        gc.collect()
+        return NetworkRow(name, use, values or "ok", ms, host, count, first_s)
+
+    @staticmethod
+    def _wrong(name: str, use: str, results: Any) -> str:
+        """What is wrong with the first result, beside the CPU's."""
+        expected = USED[use](networks.workload(name), lambda: None, lambda f: f).run()
+        apart = (results.detach().cpu() - expected.detach()).abs().max() / expected.abs().max()
+        return "" if float(apart) < _BOUND else f"{float(apart):.1e} from the CPU's"
+
+    def _peer(self, peer: str, name: str, use: str) -> NetworkTime:
+        torch._dynamo.reset()
+        where = "cuda" if self._cuda else "cpu"
+        wait = torch.cuda.synchronize if self._cuda else (lambda: None)
+        try:
+            work = networks.workload(name, self.large).to(where)
+            options = {}
+            if use == "training":
+                options = {"fused": peer != "inductor", "capturable": peer == "graphs"}
+            call = USED[use](work, wait, torch.compile if peer == "inductor" else lambda f: f,
+                             **options)
+            if peer == "graphs":
+                call = _captured(call)
+            return NetworkTime(_timed(call, lambda: 0)[0])
+        except Exception as error:
+            return NetworkTime(problem=_first_line(error))
+        finally:
+            gc.collect()
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+
+
+def _captured(call: Repeated) -> Repeated:
+    """The call as a CUDA graph."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            call.run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call.run()
+    return Repeated(graph.replay, call.wait)
+
+
+def _timed(call: Repeated, counted: Callable[[], int]) -> tuple[float, float, float]:
+    """Milliseconds of a call, microseconds of this thread in it, and how much ``counted`` grew."""
+    for _ in range(_WARMUP):
+        call.run()
+    call.wait()
+    begin = time.perf_counter()
+    call.run()
+    call.wait()
+    once = time.perf_counter() - begin
+    calls = min(100, max(3, int(_SECONDS / 3 / once)))
+    ms, host = [], []
+    before = counted()
+    for _ in range(3):
+        begin, thread = time.perf_counter(), time.thread_time()
+        for _ in range(calls):
+            call.run()
+        host.append((time.thread_time() - thread) / calls * 1e6)
+        call.wait()
+        ms.append((time.perf_counter() - begin) / calls * 1e3)
+    return statistics.median(ms), min(host), (counted() - before) / (3 * calls)
+
+
+def as_table(rows: Sequence[NetworkRow]) -> str:
+    """Times of each row, and of PyTorch beside."""
+    def number(x: float | None, digits: int = 2) -> str:
+        return "-" if x is None else f"{x:,.{digits}f}"
+
+    names = list(dict.fromkeys(name for row in rows for name in row.peers))
+    return tabulate(
+        [(row.model, row.use, number(row.ms), number(row.host_us, 0), number(row.anew, 1),
+          *(number(row.peers[n].ms if n in row.peers else None) for n in names),
+          number(row.first_s, 1),
+          row.times_a_peer)
+         for row in rows],
+        headers=("model", "use", "ms", "host us", "recorded", *(f"{n} ms" for n in names),
+                 "first s", "times a peer"),
+        colalign=("left", "left", *("right",) * (4 + len(names)), "left"), disable_numparse=True)
