@@ -14,13 +14,14 @@ import importlib
 import pkgutil
 from typing import Any
 
-from .public import PUBLIC
+from .public import NAMESPACES, PUBLIC
 
 __version__ = "0.1.0"
 
+
 def _operators() -> dict[str, Any]:
     functions = importlib.import_module(".functions", __name__).functions()
-    arrays = importlib.import_module(".arrays", __name__).functions()
+    arrays = importlib.import_module(".arrays.registry", __name__).published()
     base = importlib.import_module(".operators.base", __name__)
     descs = {d.desc_class.__name__: d.desc_class for d in base.definitions().values()}
     return {**functions, **arrays, **descs}
@@ -36,18 +37,20 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f".{PUBLIC[name]}", __name__), name)
     elif name == "__all__":
         value = [public for public in __dir__() if not public.startswith("_")]
+    elif name in NAMESPACES:
+        value = importlib.import_module(f".{name}", __name__)
     elif name.startswith("_"):
         raise AttributeError(name)
     elif name in _modules():  # an import statement goes on to import it
-        instead = importlib.import_module(".instead", __name__).of_module(name, ())
+        instead = importlib.import_module(".hints", __name__).of_module(name, ())
         raise AttributeError(f"module {__name__!r} has no attribute {name!r} before "
                              f"'import {__name__}.{name}'{instead}")
     else:
         operators = _operators()
         if name not in operators:
             known = {*PUBLIC, *operators}
-            instead = importlib.import_module(".instead", __name__).of_module(name, known)
-            hint = instead or importlib.import_module(".names", __name__).hint(name, known)
+            hints = importlib.import_module(".hints", __name__)
+            hint = hints.of_module(name, known) or hints.hint(name, known)
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
         value = operators[name]
     globals()[name] = value
@@ -55,4 +58,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*PUBLIC, *_operators(), "__version__"})
+    return sorted({*PUBLIC, *_operators(), *NAMESPACES, "__version__"})

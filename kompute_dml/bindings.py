@@ -10,7 +10,7 @@ import numpy as np
 
 from .desc import MINIMUM_ALIGNMENT, TensorDesc
 from .errors import ValidationError, expect, refuse, whole
-from .instead import SnakeCase
+from .hints import SnakeCase
 from .runtime.heap import ALIGNMENT, Allocation, Slot
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Buffer(SnakeCase):
     def __repr__(self) -> str:
         return f"<Buffer of {self.size_in_bytes} bytes on {self.device.adapter.name!r}>"
 
-    def write(self, data: Any, offset: int = 0) -> None:
+    def write(self, data: object, offset: int = 0) -> None:
         """Copy an array's bytes (or a bytes object) to ``offset``, a multiple of 4."""
         if isinstance(data, (bytes, bytearray, memoryview)):
             raw = np.frombuffer(data, np.uint8)
@@ -40,25 +40,25 @@ class Buffer(SnakeCase):
             raw = array.reshape(-1).view(np.uint8)
         offset = whole("Buffer.write", "offset", offset)
         self._check_range("write", offset, raw.nbytes)
-        with self.device._runtime.lock:
+        with self.device.runtime.lock:
             if raw.nbytes % 4 and offset + raw.nbytes != self.size_in_bytes:
                 # Copies move whole words, so the bytes after the data are kept.
                 end = offset + raw.nbytes
                 tail = self.read(end // 4 * 4, min(4, self.size_in_bytes - end // 4 * 4))
                 raw = np.concatenate([raw, tail[end % 4 :]])
             if raw.nbytes:
-                self.device._write(self.allocation, offset, raw)
+                self.device.write(self.allocation, offset, raw)
 
     def free(self) -> None:
         """Give the memory back now. Every later use raises ValidationError."""
-        self.device._free(self.allocation)
+        self.device.free(self.allocation)
 
     def read(self, offset: int = 0, size: int | None = None) -> np.ndarray:
         """The bytes from ``offset`` (a multiple of 4) on. Waits for all work recorded before."""
         offset = whole("Buffer.read", "offset", offset)
         size = self.size_in_bytes - offset if size is None else whole("Buffer.read", "size", size)
         self._check_range("read", offset, size)
-        return self.device._read(self.allocation, offset, size)
+        return self.device.read(self.allocation, offset, size)
 
     def _check_range(self, what: str, offset: int, size: int) -> None:
         if offset < 0 or size < 0 or offset + size > self.size_in_bytes or offset % 4:
@@ -261,9 +261,9 @@ class BindingTable(SnakeCase):
                    "one that is not")
         counts = compiled.binding_counts
         if (len(self._inputs), len(self._outputs)) != counts:
-            for what, given, count in zip(("input", "output"), (self._inputs, self._outputs),
+            for what, bound, count in zip(("input", "output"), (self._inputs, self._outputs),
                                           counts):
-                _expect_count(name, f"the number of {what} bindings", given, count,
+                _expect_count(name, f"the number of {what} bindings", bound, count,
                               f"{what} tensor")
         bindings = (*self._inputs, *self._outputs, self._temporary, self._persistent)
         places = _find(compiled.device, name, compiled.needs, bindings)
@@ -282,17 +282,17 @@ class BindingTable(SnakeCase):
                           "operator")
         result: list[list[Slot | None]] = []
         all_needs: list[Need] = []
-        for i, (compiled, given, persistent) in enumerate(zip(targets, inputs, outputs)):
+        for i, (compiled, bound, persistent) in enumerate(zip(targets, inputs, outputs)):
             expect(
                 not (compiled.needs_initialization and compiled.initialized), name, f"operator {i}",
                 "be initialized once", f"{compiled.name}, which is already",
             )
             count, written = compiled.binding_counts
-            given = (None,) * count if given is None else _listed(
-                f"{name}: the inputs of operator {i}", given)
-            _expect_count(name, f"the input bindings of operator {i}", given, count,
+            bound = (None,) * count if bound is None else _listed(
+                f"{name}: the inputs of operator {i}", bound)
+            _expect_count(name, f"the input bindings of operator {i}", bound, count,
                           "input tensor")
-            bindings = (*given, *(None,) * written, self._temporary, persistent)
+            bindings = (*bound, *(None,) * written, self._temporary, persistent)
             needs = compiled.initializer_needs(f"operators[{i}].")
             result.append(_find(initializer.device, name, needs, bindings))
             all_needs += needs

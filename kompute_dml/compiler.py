@@ -182,11 +182,11 @@ class CompiledOperator(Dispatchable):
     def unused(self) -> CompiledOperator:
         """The same operator, which has run nothing and holds no memory. It takes a fiftieth of the
         time that compiling does."""
-        made = object.__new__(CompiledOperator)
+        copy = object.__new__(CompiledOperator)
         # Dispatches are shared: what they write for a binding is copied where it is recorded.
-        made.__dict__ = {**self.__dict__, "_params": None,
+        copy.__dict__ = {**self.__dict__, "_params": None,
                          "initialized": not self.needs_initialization}
-        return made
+        return copy
 
     def _need(self, field: Field) -> Need:
         desc = self.operator.tensor(field)
@@ -235,13 +235,13 @@ class CompiledOperator(Dispatchable):
                 places[slot] = persistent[0], persistent[1] + begin
         if self._has_own:
             places = self._with_own(places)
-        runtime = self.device._runtime
+        runtime = self.device.runtime
         for step in self._execute:
             step.record(runtime, places)
 
     def _with_own(self, places: Sequence[Place | None]) -> Sequence[Place | None]:
         """The places, with those of the device's own memory."""
-        plan, runtime = self.plan, self.device._runtime
+        plan, runtime = self.plan, self.device.runtime
         if plan.params and self._params is None:
             words = np.array([w & 0xFFFFFFFF for w in plan.params], np.uint32)
             held = runtime.allocate(words.nbytes)
@@ -256,11 +256,11 @@ class CompiledOperator(Dispatchable):
         for slot, begin, size in self._kept:
             source = places[slot]
             assert source is not None and persistent is not None  # checked with the bindings
-            self.device._runtime.transfer.copy(
+            self.device.runtime.transfer.copy(
                 source.allocation, source.byte_offset, persistent.allocation,
                 persistent.byte_offset + begin, size,
             )
-        runtime = self.device._runtime
+        runtime = self.device.runtime
         own = self._with_own(places)
         for step in self._initialize:
             step.record(runtime, own)
@@ -282,7 +282,7 @@ class OperatorInitializer:
     def reset(self, operators: Sequence[Dispatchable]) -> None:
         """Target other operators."""
         for compiled in operators:
-            self.device._own(compiled, "reset")
+            self.device.owns(compiled, "reset")
         self.operators = tuple(operators)
 
     @property

@@ -118,7 +118,7 @@ class TensorDesc:
         return self._hash
 
     @staticmethod
-    def packed(data_type: Any, sizes: Sequence[int]) -> TensorDesc:
+    def packed(data_type: object, sizes: Sequence[int]) -> TensorDesc:
         """A packed description. Equal arguments give the same object, which is checked once."""
         return _packed(DataType.of(data_type), integers("TensorDesc", "Sizes", sizes))
 
@@ -179,7 +179,7 @@ class TensorDesc:
         return TensorDesc(**{**fields, **changes})
 
 
-def tensor_of(desc: Any, slot: str) -> TensorDesc | None:
+def tensor_of(desc: object, slot: str) -> TensorDesc | None:
     """The description in a slot of an operator's: a field, or ``field[i]`` of an array."""
     result: TensorDesc | None
     if slot[-1] != "]":

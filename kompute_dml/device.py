@@ -6,13 +6,15 @@ import atexit
 import contextlib
 import ctypes
 import functools
+import importlib
 import os
 import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar, Token
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -27,14 +29,16 @@ from .errors import (
     UnsupportedError,
     ValidationError,
     expect,
+    integers,
     whole,
 )
-from .graph.checked import Checked
-from .instead import SnakeCase
+from .graph.desc import GraphDesc
+from .hints import SnakeCase
+from .layout import Ints
 from .lowering.builder import target_of
 from .lowering.plan import Plan
 from .operators.base import OperatorDesc
-from .runtime import clock
+from .runtime import clock, exactness, traits
 from .runtime.adapters import Adapter, choose
 from .runtime.heap import Allocation, Block, Heap
 from .runtime.kp_engine import Engine, HostBuffer, Pipeline
@@ -46,13 +50,17 @@ from .runtime.windows import Windows
 from .runtime.zeros import Zeros
 from .spec import FeatureLevel
 from .tensors import Tensor
+from .tensors.memory import standing_for
+from .validation_cache import ValidationCache
 
 if TYPE_CHECKING:
     from .graph.compiled import CompiledGraph
-    from .graph.desc import GraphDesc
+    from .graph.recorded import RecordedPlan
 
 MAX_COMPILED = 1024
 """Compiled operators that the function level keeps."""
+MAX_PLANS = 64
+"""Plans that functions keep."""
 MAX_NUMBERS = 256
 """Numbers that a device keeps as tensors, for calls such as ``x + 1``."""
 # For validation runs: every tensor is a separate buffer, and every access counts as whole.
@@ -106,8 +114,43 @@ class _Runtime:
         key = self.engine.grid_key(1)
         return self.engine.pipeline(variant, [readback.buffer], spec, key), readback
 
+    def has_exact_units(self) -> bool:
+        """Whether the driver's functions were measured to be exact; see :mod:`.exactness`. They are
+        measured now, if they were not."""
+        adapter = self.engine.adapter
+        driver = f"{adapter.name}, {adapter.driver} {adapter.driver_version}"
+        exact = exactness.known(driver)
+        if exact is None:
+            with contextlib.suppress(DmlError):  # it stays unknown where the driver fails
+                exact = not exactness.wrong(self.own_function)
+                exactness.keep(driver, exact)
+        return bool(exact)
+
+    def own_function(self, name: str, *operands: np.ndarray) -> np.ndarray:
+        """One of the device's own functions of words."""
+        variant = self.library.get("units")
+        spec = variant.pack_spec({"LOCAL_SIZE": 64, "FUNCTION": exactness.FUNCTIONS.index(name)})
+        count = operands[0].size
+        with self.lock:
+            memory = [self.allocate(4 * count) for _ in range(4)]
+            for words, each in zip(operands, memory):
+                self.transfer.upload(words.view(np.uint8), each, 0)
+            fields = ("a_offset", "b_offset", "c_offset", "y_offset")
+            places = {field: each.offset // 4 for field, each in zip(fields, memory)}
+            blocks = tuple(each.block for each in memory)
+            pipeline = self.pipelines.get(variant, spec.tobytes(), blocks, -(-count // 64))
+            accesses = tuple((each, each.offset, each.offset + 4 * count, each is memory[-1])
+                             for each in memory)
+            self.recorder.dispatch(pipeline, -(-count // 64),
+                                   variant.pack_push({"count": count, **places}), accesses, "units")
+            results = self.transfer.download(memory[-1], 0, 4 * count).view(np.uint32)
+            for each in memory:
+                each.free()
+        return results
+
     def collect(self) -> None:
-        """Take dropped ranges back."""
+        """Take dropped ranges back, and drop pipelines that have lost their users."""
+        self.pipelines.drop_left()
         dropped = self.heap.dropped
         while dropped:
             self.recorder.free(dropped[0])
@@ -168,13 +211,35 @@ class _Runtime:
             self.lock.release()
 
 
+class _Plans:
+    """Plans of functions that are graphs, by what they compute. The least recently used one is
+    dropped."""
+
+    def __init__(self) -> None:
+        self._plans: OrderedDict[Any, RecordedPlan] = OrderedDict()
+
+    def take(self, key: Any, make: Callable[[], RecordedPlan]) -> RecordedPlan:
+        """The plan kept for ``key``. It is made at first use."""
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = make()
+            if len(self._plans) > MAX_PLANS:
+                self._plans.popitem(last=False)
+        else:
+            self._plans.move_to_end(key)
+        return plan
+
+    def clear(self) -> None:
+        self._plans.clear()
+
+
 class _Compiled(OrderedDict[Any, CompiledOperator]):
     """Compiled operators of the function level, by description."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: OrderedDict[Any, Any] = OrderedDict()
-        """What functions did with them, by signature; see functions/repeated.py."""
+        """What functions did with them, by signature; see functions/call_cache.py."""
 
     def clear(self) -> None:
         super().clear()
@@ -256,6 +321,13 @@ class Device(SnakeCase):
     Raises :class:`~kompute_dml.NoDeviceError` if there is no such device.
     """
 
+    graph_compiler: ClassVar[Callable[[Device, GraphDesc, ExecutionFlags], CompiledGraph]]
+    """Compiles graphs, which lie above devices: :mod:`.graph.compiled` sets it."""
+
+    attached = ("kompute_dml.arrays", "kompute_dml.graph.compiled")
+    """Modules above this one, which attach functions to tensors and devices. The first device
+    imports them."""
+
     def __init__(
         self,
         adapter: int | str | Adapter | None = None,
@@ -263,22 +335,39 @@ class Device(SnakeCase):
         *,
         strict: bool = False,
     ) -> None:
+        for module in self.attached:
+            importlib.import_module(module)
         self.adapter = adapter if isinstance(adapter, Adapter) else choose(adapter)
         self.feature_level = FeatureLevel.of(feature_level)
         self.strict = strict
-        self._runtime = _Runtime(self.adapter)
-        self._target = target_of(self._runtime.library, self.adapter)
-        self._recorder = self._runtime.recorder
-        self._compiled = _Compiled()
-        self._checked = Checked()
+        self.runtime = _Runtime(self.adapter)
+        self.target = target_of(self.runtime.library, self.adapter)
+        if traits.leaves_open(self.adapter):
+            exact = self.runtime.has_exact_units()
+            self.target = replace(
+                self.target, traits=replace(self.target.traits, exact_units=exact))
+        self.recorder = self.runtime.recorder
+        self.compiled = _Compiled()
+        self.plans = _Plans()
+        self._entered: list[Token[Device | None]] = []
+        self.validation_cache = ValidationCache()
+        """What need not be checked or compiled again."""
         self._numbers: OrderedDict[Any, Tensor] = OrderedDict()
-        self._finalizer = weakref.finalize(self, self._runtime.close)
+        self._finalizer = weakref.finalize(self, self.runtime.close)
         self._finalizer.atexit = False  # _close_all() sees to it
-        _runtimes.add(self._runtime)
+        _runtimes.add(self.runtime)
 
     def __repr__(self) -> str:
         index, name = self.adapter.index, self.adapter.name
         return f"<Device {index} {name!r}, feature level {self.feature_level}>"
+
+    def __enter__(self) -> Device:
+        """Inside of the ``with`` block, calls without a device or tensors use this one."""
+        self._entered.append(_chosen.set(self))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _chosen.reset(self._entered.pop())
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"{self!r} stays in its process: send device.adapter to others")
@@ -286,23 +375,24 @@ class Device(SnakeCase):
     @property
     def features(self) -> frozenset[str]:
         """Vulkan features that are enabled, without those that ``KOMPUTE_DML_DISABLE`` names."""
-        return self._runtime.library.features
+        return self.runtime.library.features
 
     @property
     @locked
     def memory_used(self) -> int:
         """Bytes of device memory that tensors and buffers use, including rounding."""
-        self._runtime.collect()
-        return self._runtime.heap.used
+        self.runtime.collect()
+        return self.runtime.heap.used
 
     @property
     def memory_reserved(self) -> int:
         """Bytes of device memory allocated from Vulkan for tensors."""
-        return self._runtime.heap.reserved
+        return self.runtime.heap.reserved
 
     def close(self) -> None:
         """Finish pending work and destroy the device. Every later call raises."""
-        self._compiled.clear()
+        self.compiled.clear()
+        self.plans.clear()
         self._numbers.clear()
         self._finalizer()
 
@@ -311,23 +401,24 @@ class Device(SnakeCase):
     def tensor(self, array: Any, data_type: Any = None) -> Tensor:
         """Upload ``array`` (anything NumPy takes, any memory layout) as a packed tensor.
 
-        A 0-dimensional array gets sizes ``[1]``. ``data_type`` converts as ``numpy.asarray(array,
-        dtype)`` does. By default the array's type is kept: FLOAT64 for Python floats, UINT8 (bytes
-        of 0 and 1) for truth values. Raises ValidationError for data types that DirectML does not
-        have, sizes of 0, and more than 8 dimensions.
+        ``data_type`` converts as ``numpy.asarray(array, dtype)`` does. By default the array's type
+        is kept: FLOAT64 for Python floats, UINT8 (bytes of 0 and 1) for truth values. Raises
+        ValidationError for data types that DirectML does not have, and more than 8 dimensions.
         """
         host = _host_array(array, data_type)
         truth = host.dtype == np.bool_
         host = host.view(np.uint8) if truth else host
-        desc = TensorDesc.packed(host.dtype, host.shape or (1,))
-        tensor = self._new(desc, truth, uploaded=True)
+        desc = standing_for(DataType.of(host.dtype), host.shape)
+        tensor = self.new(desc, truth, uploaded=True, shape=host.shape)
+        if not host.size:
+            return tensor
         host = np.ascontiguousarray(host, desc.data_type.dtype).reshape(-1)
         flat = pack_halves(host) if desc.data_type.bits < 8 else host.view(np.uint8)
-        self._write(tensor.allocation, 0, flat)
+        self.write(tensor.allocation, 0, flat)
         return tensor
 
     @locked
-    def _number(self, value: Any, data_type: Any = None) -> Tensor:
+    def number(self, value: Any, data_type: Any = None) -> Tensor:
         """:meth:`tensor` of one number, for operands. It is kept, so nothing may write it."""
         host = _host_array(value, data_type)
         key = host.dtype, host.shape, host.tobytes()
@@ -342,42 +433,55 @@ class Device(SnakeCase):
 
     def empty(self, sizes: Sequence[int], data_type: Any = "float32") -> Tensor:
         """A packed tensor of undefined contents."""
-        return self._new(TensorDesc.packed(data_type, sizes))
+        shape = integers("Device.empty", "sizes", sizes)
+        return self.new(standing_for(DataType.of(data_type), shape), shape=shape)
 
-    def _new(self, desc: TensorDesc, truth: bool = False, uploaded: bool = False) -> Tensor:
-        allocation = self._allocate(desc.total_tensor_size_in_bytes, uploaded)
-        return Tensor(self, allocation, 0, desc, truth)
+    def new(
+        self, desc: TensorDesc, truth: bool = False, uploaded: bool = False,
+        shape: Ints | None = None,
+    ) -> Tensor:
+        """A new tensor of undefined contents with this description. ``shape`` is that of a tensor
+        which no description says."""
+        nbytes = desc.total_tensor_size_in_bytes
+        if shape is not None and 0 in shape:
+            nbytes = 4  # nothing reads or writes it
+        return Tensor(self, self.allocate(nbytes, uploaded), 0, desc, truth, shape)
 
     @locked
-    def _allocate(self, nbytes: int, uploaded: bool = False) -> Allocation:
-        self._recorder.check()
-        return self._runtime.allocate(nbytes, uploaded)
+    def allocate(self, nbytes: int, uploaded: bool = False) -> Allocation:
+        """Memory of so many bytes. Raises OutOfMemoryError."""
+        self.recorder.check()
+        return self.runtime.allocate(nbytes, uploaded)
 
     @locked
-    def _reserve(self, nbytes: int) -> None:
+    def reserve(self, nbytes: int) -> None:
         """Expect allocations of so many bytes together."""
-        self._runtime.collect()
-        self._runtime.heap.reserve(nbytes)
+        self.runtime.collect()
+        self.runtime.heap.reserve(nbytes)
 
     @locked
-    def _free(self, allocation: Allocation) -> None:
+    def free(self, allocation: Allocation) -> None:
+        """Give memory back, which the device may still use until it is done."""
         # No other thread may use it or free it at the same time.
         allocation.free()
 
     @locked
-    def _read(
+    def read(
         self, allocation: Allocation, offset: int, nbytes: int, out: np.ndarray | None = None
     ) -> np.ndarray:
-        self._recorder.check()
+        """Bytes of memory, after what was recorded has run. They are written to ``out`` if it is
+        there."""
+        self.recorder.check()
         _check_alive(allocation)
-        return self._runtime.transfer.download(allocation, offset, nbytes, out)
+        return self.runtime.transfer.download(allocation, offset, nbytes, out)
 
     @locked
-    def _write(self, allocation: Allocation, offset: int, data: np.ndarray) -> None:
+    def write(self, allocation: Allocation, offset: int, data: np.ndarray) -> None:
+        """Copy an array's bytes to memory, after what was recorded before."""
         _check_alive(allocation)
-        if self._recorder.lost is not None:
-            self._recorder.check()
-        self._runtime.transfer.upload(data, allocation, offset)
+        if self.recorder.lost is not None:
+            self.recorder.check()
+        self.runtime.transfer.upload(data, allocation, offset)
 
     # Operators
 
@@ -402,12 +506,13 @@ class Device(SnakeCase):
         factors to FLOAT16, where the device has matrix units for these. With DESCRIPTORS_VOLATILE
         a recording is replayed with what its tables are bound to then.
         """
-        self._own(operator, "compile_operator")
+        self.owns(operator, "compile_operator")
         flags = _flags("compile_operator", flags)
-        return CompiledOperator(operator, self._plan(operator, flags), flags)
+        return CompiledOperator(operator, self.plan(operator, flags), flags)
 
-    def _plan(self, operator: Operator, flags: ExecutionFlags) -> Plan:
-        target = self._target
+    def plan(self, operator: Operator, flags: ExecutionFlags) -> Plan:
+        """The dispatches that an operator takes on this device."""
+        target = self.target
         if flags & ExecutionFlags.ALLOW_HALF_PRECISION_COMPUTATION:
             target = replace(target, halves=True)
         if flags & ExecutionFlags.DISABLE_META_COMMANDS:
@@ -423,10 +528,9 @@ class Device(SnakeCase):
         ValidationError if ``desc`` breaks a rule, UnsupportedError if this feature level or device
         does not support it. ``flags`` apply to each operator.
         """
-        from .graph.compiled import compile_graph  # few programs need graphs
-
+        expect(isinstance(desc, GraphDesc), "compile_graph", "desc", "be a GraphDesc", repr(desc))
         flags = _flags("compile_graph", flags)
-        compiled = compile_graph(self, desc, flags)
+        compiled = Device.graph_compiler(self, desc, flags)
         compiled.is_volatile = bool(flags & ExecutionFlags.DESCRIPTORS_VOLATILE)
         return compiled
 
@@ -437,14 +541,14 @@ class Device(SnakeCase):
         expect(not isinstance(operators, Dispatchable), "create_operator_initializer",
                "the operators", "be a list", operators)
         for compiled in operators:
-            self._own(compiled, "create_operator_initializer")
+            self.owns(compiled, "create_operator_initializer")
         return OperatorInitializer(self, operators)
 
     def create_binding_table(
         self, dispatchable: Dispatchable | OperatorInitializer
     ) -> BindingTable:
         """An empty binding table for one dispatch (IDMLDevice::CreateBindingTable)."""
-        self._own(dispatchable, "create_binding_table")
+        self.owns(dispatchable, "create_binding_table")
         return BindingTable(dispatchable)
 
     def create_buffer(self, size_in_bytes: int) -> Buffer:
@@ -454,7 +558,7 @@ class Device(SnakeCase):
             raise ValidationError(
                 f"create_buffer: expected a size of at least 1 byte, but got {size}"
             )
-        return Buffer(self, self._allocate(size), size)
+        return Buffer(self, self.allocate(size), size)
 
     def record_dispatch(
         self, dispatchable: Dispatchable | OperatorInitializer, table: BindingTable
@@ -465,15 +569,15 @@ class Device(SnakeCase):
         when enough work is pending, or at :meth:`synchronize`.
         """
         if getattr(dispatchable, "device", None) is not self:
-            self._own(dispatchable, "record_dispatch")
+            self.owns(dispatchable, "record_dispatch")
         if getattr(table, "dispatchable", None) is not dispatchable:
             raise ValidationError(
                 "record_dispatch: expected a binding table made for this dispatchable"
             )
-        with self._recorder.lock: self._record(dispatchable, table)  # noqa: E701  see locked()
+        with self.recorder.lock: self._record(dispatchable, table)  # noqa: E701  see locked()
 
     def _record(self, dispatchable: Any, table: BindingTable) -> None:
-        recorder = self._recorder
+        recorder = self.recorder
         if recorder.lost is not None:
             recorder.check()
         recording = recorder.recording
@@ -487,21 +591,22 @@ class Device(SnakeCase):
         if dispatchable.is_volatile:
             recording.watch(functools.partial(table.places, dispatchable))
 
-    def _own(self, child: Any, where: str) -> None:
+    def owns(self, child: Any, where: str) -> None:
+        """Raise if an object belongs to another device."""
         if getattr(child, "device", None) is not self:
             raise ValidationError(f"{where}: expected an object of {self!r}, but got {child!r}")
 
     @locked
-    def _compile_cached(self, desc: OperatorDesc, key: Any) -> CompiledOperator:
+    def compile_cached(self, desc: OperatorDesc, key: Any) -> CompiledOperator:
         """The compiled operator for ``desc``, made at the first call with ``key``."""
-        compiled = self._compiled.get(key)
+        compiled = self.compiled.get(key)
         if compiled is None:
             compiled = self.compile_operator(self.create_operator(desc))
-            self._compiled[key] = compiled
-            if len(self._compiled) > MAX_COMPILED:
-                self._compiled.popitem(last=False)
+            self.compiled[key] = compiled
+            if len(self.compiled) > MAX_COMPILED:
+                self.compiled.popitem(last=False)
         else:
-            self._compiled.move_to_end(key)
+            self.compiled.move_to_end(key)
         return compiled
 
     # Order
@@ -509,9 +614,9 @@ class Device(SnakeCase):
     @locked
     def synchronize(self) -> None:
         """Submit pending work and wait for the device."""
-        self._recorder.synchronize()
-        if self._runtime.heap.dropped:
-            self._runtime.collect()
+        self.recorder.synchronize()
+        if self.runtime.heap.dropped:
+            self.runtime.collect()
 
     @contextlib.contextmanager
     def record(self) -> Iterator[Recording]:
@@ -520,7 +625,7 @@ class Device(SnakeCase):
         The :class:`Recording` can replay them. Calls of other threads wait for the end of the
         block.
         """
-        recorder = self._recorder
+        recorder = self.recorder
         with recorder.lock, recorder.record() as recording: yield recording  # noqa: E701  see locked()
 
     def time(self, work: Callable[[], Any], dispatches: int = 256) -> list[tuple[str, float]]:
@@ -542,16 +647,16 @@ class Device(SnakeCase):
 
     @locked
     def _times(self, work: Callable[[], Any], dispatches: int) -> list[tuple[str, float]]:
-        if not self._runtime.engine.timestamps_valid:
+        if not self.runtime.engine.timestamps_valid:
             raise UnsupportedError(
                 f"{self.adapter.name}: no valid timestamps here; they need kp with its fixes "
                 "('python -m kompute_dml.toolchain kp') and a queue that takes them"
             )
         try:
-            self._recorder.begin_times(dispatches)
+            self.recorder.begin_times(dispatches)
             work()
         finally:
-            times = self._recorder.end_times()
+            times = self.recorder.end_times()
         return times
 
 
@@ -560,6 +665,8 @@ def _flags(operation: str, flags: Any) -> ExecutionFlags:
     return ExecutionFlags(flags)
 
 
+_chosen: ContextVar[Device | None] = ContextVar("device", default=None)
+"""The device of the innermost ``with`` block."""
 _shared: dict[tuple[int, FeatureLevel] | None, Device] = {}
 """Devices by adapter and feature level; None for the default device."""
 _shared_lock = threading.Lock()
@@ -569,7 +676,7 @@ def _share(key: tuple[int, FeatureLevel] | None, make: Callable[[], Device]) -> 
     """The device kept for ``key``. It is made at first use, and again if it was lost."""
     with _shared_lock:
         device = _shared.get(key)
-        if device is None or device._runtime.recorder.lost is not None:
+        if device is None or device.runtime.recorder.lost is not None:
             device = _shared[key] = make()
         return device
 
@@ -583,5 +690,6 @@ def shared_device(
 
 
 def default_device() -> Device:
-    """The device of calls without a device or tensors. It is made at first use."""
-    return _share(None, Device)
+    """The device of calls without a device or tensors: that of the innermost ``with device``, else
+    one that is made at first use."""
+    return _chosen.get() or _share(None, Device)

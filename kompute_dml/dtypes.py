@@ -106,12 +106,27 @@ class DataType(enum.Enum):
         except (TypeError, KeyError):
             pass
         names = ", ".join(cls.__members__)
+        hint = "; kompute_dml.fft.pairs(x) takes the parts of complex numbers" if (
+            isinstance(value, (type, np.dtype)) and np.dtype(value).kind == "c") else ""
         raise ValidationError(
             f"expected a data type among {names} (or its NumPy name; truth values are UINT8), "
-            f"but got {value!r}"
+            f"but got {value!r}{hint}"
         )
 
 
+def element_type(value: Any) -> np.dtype[Any]:
+    """The element type of a name, a type or a DataType."""
+    if value is not None and not isinstance(value, DataType):
+        try:
+            if np.dtype(value) == BOOL:
+                return BOOL
+        except TypeError:
+            pass
+    return DataType.of(value).dtype
+
+
+BOOL = np.dtype(bool)
+"""Stands for truth values: bytes of 0 and 1 on the device."""
 _BY_DTYPE = {t._dtype: t for t in DataType if t._dtype is not None}
 
 
@@ -180,7 +195,7 @@ class Scalar:
         return np.frombuffer(raw, self.data_type.dtype)[0].item()
 
 
-def _exact(value: Any, data_type: DataType) -> np.ndarray | None:
+def _exact(value: object, data_type: DataType) -> np.ndarray | None:
     if np.asarray(value).dtype == data_type.dtype:
         return np.asarray(value)
     if data_type.is_float:

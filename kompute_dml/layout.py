@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from operator import index as integer
 from typing import Any
@@ -185,9 +186,6 @@ def index(sizes: Sequence[int], strides: Sequence[int], key: Any) -> tuple[Ints,
             if step < 0:
                 raise ValueError("expected slices of positive step (strides are unsigned; "
                                  f"dml.flip copies in reverse), but got step {step}")
-            if count == 0:
-                raise ValueError("expected each slice to keep an element (sizes of 0 are not "
-                                 f"allowed), but got {k} of {n}")
             new_sizes.append(count)
             new_strides.append(s * step)
             first += start * s
@@ -232,9 +230,9 @@ def reshape_strides(
     return tuple(reversed(result))
 
 
+@functools.lru_cache(1024)  # layers repeat
 def rewalked(
-    sizes: Sequence[int], steps: Sequence[int], other: Sequence[int], wanted: Sequence[int],
-    wanted_steps: Sequence[int],
+    sizes: Ints, steps: Ints, other: Ints, wanted: Ints, wanted_steps: Ints
 ) -> Ints | None:
     """Two tensors have ``sizes``, with strides ``steps`` and ``other``. Returns strides of the
     second for the order in which ``wanted_steps`` and sizes ``wanted`` walk the first.
@@ -248,10 +246,10 @@ def rewalked(
             or not is_packed(from_sizes, [s for s, _, _ in walked])
             or not is_packed(to_sizes, [-s for s, _ in dims])):
         return None
-    found = reshape_strides(from_sizes, [o for _, _, o in walked], to_sizes)
-    if found is None:
+    strides = reshape_strides(from_sizes, [o for _, _, o in walked], to_sizes)
+    if strides is None:
         return None
-    by_dim = dict(zip((d for _, d in dims), found))
+    by_dim = dict(zip((d for _, d in dims), strides))
     return tuple(by_dim.get(d, 0) for d in range(len(wanted)))
 
 

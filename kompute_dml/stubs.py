@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from .arrays import functions as arrays
+from .arrays.registry import published as arrays
 from .attributes import ENUMS
 from .files import replaced
 from .functions import functions
 from .operators.base import Definition, definitions
-from .public import PUBLIC
+from .public import NAMESPACES, PUBLIC
 from .spec import Field
 
 _HEAD = '''\
@@ -75,14 +75,15 @@ def write() -> Path:
     """Write the file, where it differs."""
     text = "\n".join([_HEAD, *_imports(), "", _ALIASES, *_descs(), *_functions()]) + "\n"
     if not path().is_file() or path().read_text("utf-8") != text:
-        with replaced(path()) as made:
-            made.write_text(text, "utf-8")
+        with replaced(path()) as file:
+            file.write_text(text, "utf-8")
     return path()
 
 
 def _imports() -> Iterator[str]:
     for name, module in sorted(PUBLIC.items(), key=lambda item: (item[1], item[0])):
         yield f"from .{module} import {name} as {name}"
+    yield from (f"from . import {name} as {name}" for name in NAMESPACES)
 
 
 def _descs() -> Iterator[str]:
@@ -98,15 +99,17 @@ def _descs() -> Iterator[str]:
 def _desc_type(definition: Definition, f: Field) -> str:
     entry = definition.spec
     kind = attribute_type(f)
-    left_out = f.optional or f.name in entry.count_fields or (f.is_tensor and entry.fusable)
+    left_out = f.optional or f.name in entry.count_fields or (f.is_tensor and entry.lacks_tensors)
     return f"{kind} | None" if left_out else kind
 
 
 def _functions() -> Iterator[str]:
     known = {d.function_name: d for d in definitions().values()}
-    published = arrays()
-    for name, function in sorted({**functions(), **published}.items()):
-        definition = None if name in published else known.get(name)
+    own = functions()
+    for name, function in sorted({**own, **arrays()}.items()):
+        # NumPy's functions that may be DirectML's have the parameters of these.
+        as_directmls = name in own and inspect.signature(function) == inspect.signature(own[name])
+        definition = known.get(name) if as_directmls else None
         yield from _overloads(name, *_parts(function, definition))
 
 
@@ -122,9 +125,9 @@ def _overloads(name: str, parts: list[str], result: str) -> Iterator[str]:
         yield f"def {name}({', '.join(parts)}) -> {result}: ..."
         return
     for i in operands:
-        given = [p.replace("TensorLike", "Expression", 1) if i == k else p
-                 for k, p in enumerate(parts)]
-        yield f"@overload\ndef {name}({', '.join(given)}) -> {of_expressions}: ..."
+        parameters = [p.replace("TensorLike", "Expression", 1) if i == k else p
+                      for k, p in enumerate(parts)]
+        yield f"@overload\ndef {name}({', '.join(parameters)}) -> {of_expressions}: ..."
     yield f"@overload\ndef {name}({', '.join(parts)}) -> {result}: ..."
 
 

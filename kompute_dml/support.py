@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from . import operators as _operators  # noqa: F401  (registers them)
@@ -48,8 +49,14 @@ def _row(definition: Definition) -> Row:
 
 
 def rows() -> list[Row]:
-    """Every implemented operator, by name."""
-    return [_row(d) for _, d in sorted(definitions().items())]
+    """Every implemented operator of DirectML's, by name."""
+    return [_row(d) for name, d in sorted(definitions().items())
+            if name not in spec.extension_names()]
+
+
+def extensions() -> list[Row]:
+    """The operators that DirectML does not have, by name."""
+    return [_row(definitions()[name]) for name in sorted(spec.extension_names())]
 
 
 def missing() -> list[str]:
@@ -57,13 +64,13 @@ def missing() -> list[str]:
     return [n for n in spec.operator_names() if n not in definitions()]
 
 
-def markdown_table() -> str:
-    """The support table of docs/operators.md."""
+def markdown_table(shown: Sequence[Row] | None = None) -> str:
+    """A support table of docs/operators.md, without ``shown`` that of DirectML's operators."""
     lines = [
         "| operator | function | since | dimensions | data types | in place |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    for r in rows():
+    for r in rows() if shown is None else shown:
         low, high = r.dimension_counts
         lines.append(
             f"| {r.operator.removeprefix('DML_OPERATOR_')} | `{r.function}` | {r.introduced} "

@@ -148,6 +148,6 @@ def gpu(own: dml.Device, monkeypatch: pytest.MonkeyPatch) -> dml.Device:
     """A device that lowerings treat as a GPU. SwiftShader compiles what GPUs take for minutes."""
     if SWIFTSHADER:
         pytest.skip("lavapipe runs what GPUs take")
-    traits = dataclasses.replace(own._target.traits, is_cpu=False)
-    monkeypatch.setattr(own, "_target", dataclasses.replace(own._target, traits=traits))
+    traits = dataclasses.replace(own.target.traits, is_cpu=False)
+    monkeypatch.setattr(own, "target", dataclasses.replace(own.target, traits=traits))
     return own

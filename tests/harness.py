@@ -164,12 +164,15 @@ class Run:
     in_place: str = ""
     """The input that is also the output."""
 
-    def plan(self) -> Plan:
-        """Its plan on the default device. Operands without a layout are packed."""
+    def description(self) -> Any:
+        """Its description. Operands without a layout are packed."""
         descs = {n: self._desc(n, tuple(s)) for n, s in self.case.sizes.items()}
         attributes = self.case.attributes_for(self.types)
-        desc = self.case.definition.desc_class(**grouped(descs), **attributes)
-        return self.case.definition.lower(desc, target(self.disabled))
+        return self.case.definition.desc_class(**grouped(descs), **attributes)
+
+    def plan(self) -> Plan:
+        """Its plan on the default device."""
+        return self.case.definition.lower(self.description(), target(self.disabled))
 
     def _desc(self, name: str, sizes: tuple[int, ...]) -> dml.TensorDesc:
         layout, data_type = self.layouts.get(name, PACKED), self.types[name]

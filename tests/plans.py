@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from kompute_dml.desc import tensor_of
-from kompute_dml.graph import builder
+from kompute_dml.graph import builder, compiled, planner
+from kompute_dml.lowering.kernel import Kernel
 from kompute_dml.lowering.plan import PARAMS, PERSISTENT, TEMPORARY, ZEROED, Plan
 
 
@@ -34,4 +36,19 @@ def checked(desc: Any, plan: Plan) -> Plan:
 def without_pipelines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads compile no pipelines of graphs, of shaders that this device may not take."""
     for name in ("begin", "begin_slow"):
-        monkeypatch.setattr(builder, name, lambda *_, **__: None)
+        monkeypatch.setattr(planner, name, lambda *_, **__: None)
+    for module in (builder, compiled):
+        monkeypatch.setattr(module, "begin", lambda *_, **__: None)
+
+
+class _Unchanged:
+    """Stands for a problem. Kernels take the variants that they are named by for it."""
+
+    def variant(self, name: str) -> str:
+        return name
+
+
+def shaders_of(kernels: Iterable[Kernel[Any]]) -> set[str]:
+    """The shader variants of kernels that take the same ones for all problems."""
+    problem: Any = _Unchanged()
+    return {kernel.shader(problem) for kernel in kernels}

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 import kompute_dml.onnxruntime as kompute
-from kompute_dml.onnxruntime import capi, provider
+from kompute_dml.onnxruntime import capi
+from kompute_dml.onnxruntime.kernel import RegionKernel
 from onnx_graphs import FLOAT, model, options, quantized_dense
 
 NAME = kompute.get_ep_name()
@@ -19,9 +20,9 @@ def session(model: Any, optimize: bool = True, **given: Any) -> Any:
     return kompute.session(model, session_options=options(optimize), **given)
 
 
-def last_kernel() -> provider.Kernel:
+def last_kernel() -> RegionKernel:
     """The kernel of the newest session."""
-    return [k for k in capi.alive.values() if isinstance(k, provider.Kernel)][-1]
+    return [k for k in capi.alive.values() if isinstance(k, RegionKernel)][-1]
 
 
 def dense_layer(rng: np.random.Generator) -> bytes:

@@ -73,7 +73,13 @@ def resize(d: Draw) -> RandomNode:
     mode = d.of("nearest", "linear", "cubic")
     attributes = {"mode": mode, "coordinate_transformation_mode": d.of(
         "half_pixel", "pytorch_half_pixel", "asymmetric", "half_pixel_symmetric")}
+    # ONNX Runtime rounds scales and offsets, and may so miss the nearest element of a coordinate
+    # that lies half-way. These scales are exact, and the other offset is.
+    steps: tuple[tuple[float, ...], ...] = ((0.5, 0.7, 1, 2, 1.3, 3), (0.5, 0.6, 1, 2, 2.6))
     if mode == "nearest":
+        steps = (0.5, 0.75, 1, 2, 1.5, 4), (0.5, 0.25, 1, 2, 2.5)
+        if attributes["coordinate_transformation_mode"] == "half_pixel_symmetric":
+            attributes["coordinate_transformation_mode"] = "half_pixel"
         attributes["nearest_mode"] = d.of(
             "round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
     elif attributes["coordinate_transformation_mode"] != "half_pixel_symmetric" and d.chance(0.3):
@@ -82,7 +88,7 @@ def resize(d: Draw) -> RandomNode:
         attributes |= {"cubic_coeff_a": d.of(-0.5, -0.75), "exclude_outside": d.of(0, 1)}
     x = d.floats(*d.wholes(2, 1, 3), *d.wholes(2, 1, 9))
     if d.chance():
-        scales = np.array([1, 1, d.of(0.5, 0.7, 1, 2, 1.3, 3), d.of(0.5, 0.6, 1, 2, 2.6)], F32)
+        scales = np.array([1, 1, *(d.of(*s) for s in steps)], F32)
         return RandomNode("Resize", [x, None, scales], attributes, opset=19, host=(2,))
     sizes = long(*x.shape[:2], *d.wholes(2, 1, 15))
     return RandomNode("Resize", [x, None, None, sizes], attributes, opset=19, host=(3,))
@@ -370,6 +376,24 @@ def scatter(d: Draw) -> RandomNode:
     return RandomNode("ScatterND", [x, places, updates], opset=18)
 
 
+def scatter_reduction(d: Draw) -> RandomNode:
+    """Places may come several times."""
+    sizes = d.sizes()
+    x = d.numbers(sizes, F32, F16, np.int32, np.int64, np.uint8)
+    attributes: dict[str, Any] = {"reduction": d.of("add", "mul", "min", "max")}
+    if d.chance():
+        axis = d.axis(sizes)
+        shape = [d.whole(1, 40) if i == axis else d.whole(1, n) for i, n in enumerate(sizes)]
+        places = d.indices(sizes[axis], shape)
+        return RandomNode("ScatterElements", [x, places, d.numbers(shape, x.dtype)],
+                          {"axis": axis, **attributes}, opset=18)
+    near = d.whole(1, len(sizes))
+    count = d.whole(1, 40)
+    places = np.stack([d.indices(n, [count]) for n in sizes[:near]], -1)
+    updates = d.numbers([count, *sizes[near:]], x.dtype)
+    return RandomNode("ScatterND", [x, places, updates], attributes, opset=18)
+
+
 def one_hot(d: Draw) -> RandomNode:
     sizes, depth = d.sizes(1, 3), d.whole(1, 6)
     values = np.array([0, 5], d.of(F32, np.int32, np.int64))
@@ -474,6 +498,6 @@ MAKERS: tuple[Maker, ...] = (
     softmax, of_rows, of_planes, of_batches, local_response, norms, reduction, extreme,
     top_k, running_sum,
     slice_, split, join, pad, repeat, permuted, blocks, reversed_, gather, gather_nd, scatter,
-    one_hot, triangle, older, older, of_two, of_one, recurrent, attention,
+    scatter_reduction, one_hot, triangle, older, older, of_two, of_one, recurrent, attention,
     *MICROSOFTS,
 )

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import expect
 from ..tensors import Tensor
+from ..tensors.attached import NUMPY
 from .operand import as_tensor
-from .registry import NUMPY, array_function
+from .registry import array_function, publish
 
 
 @array_function(public=False)
@@ -55,6 +57,20 @@ def _on_the_host(function: Any) -> Any:
         *map(host, args), **{k: host(v) for k, v in kwargs.items()})
 
 
+def save(file: Any, x: Any) -> None:
+    """Write a tensor to a file, as numpy.save does."""
+    expect(not isinstance(file, Tensor), "save", "the file", "come first, as in numpy.save",
+           type(file).__name__)
+    np.save(file, x.numpy() if isinstance(x, Tensor) else x)
+
+
+def savez(file: Any, *arrays: Any, **named: Any) -> None:
+    """Write tensors to one file, as numpy.savez does."""
+    _on_the_host(np.savez)(file, *arrays, **named)
+
+
+publish("save", save)
+publish("savez", savez)
 for _name in ("save", "savez", "savez_compressed", "savetxt", "array_repr", "array_str",
               "array2string"):
     NUMPY[_name] = _on_the_host(getattr(np, _name))

@@ -35,12 +35,12 @@ def einsum(subscripts: str, *operands: Any, optimize: Any = None) -> Tensor:
             sizes[i] = max(n, sizes[i])
     expect(set(result) <= set(sizes) and len(set(result)) == len(result), "einsum", "the result",
            "have indices of operands, each once", result)
-    made = terms[0]
+    joined = terms[0]
     for k, other in enumerate(terms[1:], 1):
         later = result + "".join(name for _, name in terms[k + 1:])
-        made = _multiplied(_summed(made, later + other[1]), _summed(other, later + made[1]), later,
-                           sizes)
-    y, name = _summed(made, result)
+        joined = _multiplied(_summed(joined, later + other[1]),
+                             _summed(other, later + joined[1]), later, sizes)
+    y, name = _summed(joined, result)
     return y.transpose(*map(name.index, result)) if result else y
 
 
@@ -79,14 +79,14 @@ def _multiplied(a: Term, b: Term, later: str, sizes: dict[str, int]) -> Term:
         t = t.transpose(*(name.index(i) for group in groups for i in group))
         return reshape(t, *(product([sizes[i] for i in group]) for group in groups))
 
-    made = matmul(matrices(x, left, batches, rows, summed),
+    both = matmul(matrices(x, left, batches, rows, summed),
                   matrices(y, right, batches, summed, columns))
     name = "".join([*batches, *rows, *columns])
-    return reshape(made, *([sizes[i] for i in name] or [1])), name
+    return reshape(both, *(sizes[i] for i in name)), name
 
 
 def _spread(x: Tensor, name: str, wanted: str) -> Tensor:
     """With the axes of ``wanted``, those that it lacks of size 1."""
     order = [i for i in wanted if i in name]
     t = x.transpose(*map(name.index, order)) if order else x
-    return reshape(t, *([x.sizes[name.index(i)] if i in name else 1 for i in wanted] or [1]))
+    return reshape(t, *(x.sizes[name.index(i)] if i in name else 1 for i in wanted))

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ..tensors import Tensor
+from ..tensors.types import TensorLike
 from .operand import as_tensor, dml
 from .registry import publish, spelled
-from .types import TensorLike
 
 
 def _activation(name: str) -> Callable[..., Tensor]:

@@ -6,25 +6,29 @@ from typing import Any
 
 import numpy as np
 
+from ..attributes import ReduceFunction
 from ..errors import UnsupportedError, ValidationError, expect
 from ..layout import broadcast_sizes, product
 from ..tensors import Tensor
-from .movement import diagonal
+from ..tensors.types import BOOL, TensorLike, promoted
+from .creation import zeros_like
+from .movement import concatenate, diagonal
 from .operand import as_tensor, cast, dml, reshape, result
-from .reductions import axes_of
+from .reductions import axes_of, reduce
 from .registry import array_function
-from .types import TensorLike, computable, promoted
+
+INT32 = np.dtype(np.int32)
+_MOST = 1 << 24
+"""The most products of integers that exist at once."""
 
 
 def matmul(a: Any, b: Any) -> Tensor:
-    """``a @ b`` of floats, as in numpy.matmul. A vector is a row on the left, a column on the
-    right."""
+    """``a @ b``, as in numpy.matmul. A vector is a row on the left, a column on the right.
+    Products of integers wrap."""
     a, b = as_tensor(a, b), as_tensor(b, a)
-    dtype = computable("matmul", promoted("matmul", a, b))
-    if dtype.kind != "f":
-        raise UnsupportedError(
-            f"matmul: expected floats, but got {dtype}; x.astype('float32') converts, and "
-            "kompute_dml.matrix_multiply_integer takes INT8 and UINT8 to INT32")
+    expect(a.ndim and b.ndim, "matmul", "the operands", "have dimensions", list(a.sizes),
+           list(b.sizes))
+    dtype = promoted("matmul", a, b)
     row, column = a.ndim == 1, b.ndim == 1
     x = cast(reshape(a, 1, a.size) if row else a, dtype)
     y = cast(reshape(b, b.size, 1) if column else b, dtype)
@@ -39,13 +43,40 @@ def matmul(a: Any, b: Any) -> Tensor:
     if max(x.ndim, y.ndim) > 4:  # GEMM takes two dimensions of matrices
         x, y = (reshape(t.broadcast_to(*batch, *t.sizes[-2:]), product(batch), *t.sizes[-2:])
                 for t in (x, y))
-    return reshape(dml("gemm")(x, y), *(sizes or (1,)))
+    return reshape(_product(x, y), *sizes)
+
+
+def _product(x: Tensor, y: Tensor) -> Tensor:
+    """The product of matrices of one type."""
+    sizes = (*broadcast_sizes(x.sizes[:-2], y.sizes[:-2]), x.sizes[-2], y.sizes[-1])
+    if 0 in (*x.sizes, *y.sizes):
+        return cast(zeros_like(x.device.empty(sizes, x.data_type)), x.dtype)
+    return dml("gemm")(x, y) if x.dtype.kind == "f" else _of_integers(x, y)
+
+
+def _of_integers(x: Tensor, y: Tensor) -> Tensor:
+    """GEMM takes floats. Integers are multiplied and summed in 32 or 64 bits, some rows at a time,
+    and wrap to their type."""
+    kind = x.dtype
+    if kind == BOOL:
+        return cast(_of_integers(cast(x, INT32), cast(y, INT32)), BOOL)
+    wide = kind if kind.itemsize >= 4 else INT32
+    x, y = cast(x, wide), cast(y, wide)
+    rows = max(1, _MOST * x.sizes[-2] // (product(x.sizes) * y.sizes[-1]))
+    right = y.mT[..., None, :, :]
+    parts = []
+    for at in range(0, x.sizes[-2], rows):
+        products = x[..., at:at + rows, None, :] * right
+        parts.append(reduce("matmul", products, ReduceFunction.SUM, -1, False))
+    return cast(concatenate(parts, -2), kind)
 
 
 @array_function()
 def dot(a: TensorLike, b: TensorLike, out: Tensor | None = None) -> Tensor:
     """numpy.dot of vectors and matrices."""
     a, b = as_tensor(a, b), as_tensor(b, a)
+    if not a.ndim or not b.ndim:
+        return result("dot", a * b, out)
     if a.ndim > 2 and b.ndim > 1:
         raise UnsupportedError("dot: expected vectors and matrices, but got "
                                f"{list(a.sizes)} and {list(b.sizes)}; use matmul")
@@ -84,25 +115,10 @@ def tensordot(a: TensorLike, b: TensorLike, axes: Any = 2) -> Tensor:
     sizes = [x.sizes[d] for d in free[0]] + [y.sizes[d] for d in free[1]]
     rows = reshape(x.transpose(*free[0], *over[0]), -1, product(shared[0]))
     columns = reshape(y.transpose(*over[1], *free[1]), product(shared[1]), -1)
-    return reshape(matmul(rows, columns), *(sizes or (1,)))
+    return reshape(matmul(rows, columns), *sizes)
 
 
 @array_function()
 def trace(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """The sum along a diagonal (numpy.trace)."""
     return diagonal(x, offset, axis1, axis2).sum(-1)
-
-
-@array_function("linalg.norm", public=False)
-def norm(x: TensorLike, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """numpy.linalg.norm of vectors: the root of the sum of squares, or the sum of absolute
-    values."""
-    from ..attributes import ReduceFunction
-    from .reductions import reduce
-
-    expect(ord in (None, 1, 2, "fro", np.inf), "norm", "ord", "be None, 1 or 2", ord)
-    function = ReduceFunction.L1 if ord == 1 else ReduceFunction.L2
-    t = as_tensor(x)
-    expect(ord in (None, "fro") or axis is not None or t.ndim == 1, "norm", "ord",
-           "be None for matrices", ord)
-    return reduce("norm", t, function, axis, keepdims)

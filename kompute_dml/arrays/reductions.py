@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from ..attributes import AxisDirection, ReduceFunction
-from ..errors import OutOfRangeError, UnsupportedError, expect, integers
+from ..errors import OutOfRangeError, expect, integers
 from ..layout import product
 from ..tensors import Tensor
-from .operand import as_tensor, as_truth, cast, copied, dml, reshape, result, store
-from .registry import array_function, publish, spelled
-from .types import (
+from ..tensors.attached import attached
+from ..tensors.types import (
     BOOL,
     FLOAT32,
     DataTypeLike,
@@ -23,6 +22,8 @@ from .types import (
     element_type,
     floating,
 )
+from .operand import as_tensor, as_truth, cast, computed, copied, dml, reshape, result, store
+from .registry import array_function, publish, spelled
 
 Axis = int | Sequence[int] | None
 
@@ -31,20 +32,20 @@ def axes_of(name: str, axis: Any, rank: int) -> tuple[int, ...]:
     """Axes counted from the front; all axes for None."""
     if axis is None:
         return tuple(range(rank))
-    given = integers(name, "axis", axis if isinstance(axis, (tuple, list)) else (axis,))
-    for a in given:
+    signed = integers(name, "axis", axis if isinstance(axis, (tuple, list)) else (axis,))
+    for a in signed:
         if not -rank <= a < rank:
             raise OutOfRangeError(f"{name}: expected axis to be in [-{rank}, {rank}), but got {a}")
-    found = tuple(a % rank for a in given)
-    expect(len(set(found)) == len(found), name, "axis", "name each axis once", axis)
-    return found
+    axes = tuple(a % rank for a in signed)
+    expect(len(set(axes)) == len(axes), name, "axis", "name each axis once", axis)
+    return axes
 
 
 def _without(y: Tensor, axes: Sequence[int], keepdims: bool) -> Tensor:
-    """Remove the reduced axes. A number has sizes [1]."""
+    """Remove the reduced axes."""
     if keepdims:
         return y
-    return reshape(y, *([n for d, n in enumerate(y.sizes) if d not in axes] or [1]))
+    return reshape(y, *(n for d, n in enumerate(y.sizes) if d not in axes))
 
 
 def reduce(
@@ -53,8 +54,27 @@ def reduce(
     """DirectML's REDUCE over NumPy's axes."""
     computable(name, x.dtype)
     axes = axes_of(name, axis, x.ndim)
+    if not x.size:
+        y = _of_nothing(name, x, function, axes)
+        return result(name, _without(y, axes, keepdims), out)
     y = dml("reduce")(x, function=function, axes=axes) if axes else copied(x)
     return result(name, _without(y, axes, keepdims), out)
+
+
+_NEUTRAL: dict[ReduceFunction, float] = {
+    ReduceFunction.SUM: 0, ReduceFunction.L1: 0, ReduceFunction.L2: 0, ReduceFunction.MULTIPLY: 1,
+    ReduceFunction.AVERAGE: np.nan}
+"""What NumPy makes of no elements."""
+
+
+def _of_nothing(name: str, x: Tensor, function: ReduceFunction, axes: Sequence[int]) -> Tensor:
+    """A reduction of a tensor without elements. NumPy refuses the extremes of none."""
+    sizes = [1 if d in axes else n for d, n in enumerate(x.shape)]
+    y = x.device.empty(sizes, x.data_type)
+    if not y.size:
+        return y
+    expect(function in _NEUTRAL, name, "the tensor", "have an element to choose", x.summary())
+    return store(y, _NEUTRAL[function])
 
 
 def _summed(dtype: DType[Any]) -> DType[Any]:
@@ -67,7 +87,7 @@ def _summed(dtype: DType[Any]) -> DType[Any]:
 def _over(name: str, function: ReduceFunction) -> Any:
     def call(x: TensorLike, axis: Axis = None, dtype: DataTypeLike | None = None,
              out: Tensor | None = None, keepdims: bool = False) -> Tensor:
-        t = as_tensor(x)
+        t = computed(x)
         kind = _summed(t.dtype) if dtype is None else element_type(dtype)
         return reduce(name, cast(t, kind), function, axis, keepdims, out)
 
@@ -82,7 +102,7 @@ prod = _over("prod", ReduceFunction.MULTIPLY)
 
 def _extreme(x: Any, function: ReduceFunction, name: str, axis: Any, keepdims: bool,
              out: Any) -> Tensor:
-    t = as_tensor(x)
+    t = computed(x)
     if t.dtype == BOOL:
         return result(name, as_truth(reduce(name, cast(t, np.dtype("uint8")), function, axis,
                                             keepdims)), out)
@@ -107,9 +127,9 @@ def amin(x: TensorLike, axis: Axis = None, out: Tensor | None = None,
 def average(x: TensorLike, axis: Axis = None, dtype: DataTypeLike | None = None,
             out: Tensor | None = None, keepdims: bool = False) -> Tensor:
     """The mean. Integers are averaged in float32."""
-    t = as_tensor(x)
+    t = computed(x)
     kind = element_type(dtype) if dtype is not None else (
-        computable("mean", t.dtype) if t.dtype.kind == "f" else FLOAT32)
+        t.dtype if t.dtype.kind == "f" else FLOAT32)
     return reduce("mean", cast(t, kind), ReduceFunction.AVERAGE, axis, keepdims, out)
 
 
@@ -141,9 +161,9 @@ def var(x: TensorLike, axis: Axis = None, dtype: DataTypeLike | None = None,
         out: Tensor | None = None, ddof: float = 0, keepdims: bool = False, *,
         correction: float | None = None) -> Tensor:
     """The sum of squares about the mean over the count less ``ddof`` (PyTorch's default is 1)."""
-    t = as_tensor(x)
-    made = floating("var", t.dtype) if t.dtype.kind == "f" else FLOAT32
-    made = made if dtype is None else element_type(dtype)
+    t = computed(x)
+    kind = floating("var", t.dtype) if t.dtype.kind == "f" else FLOAT32
+    kind = kind if dtype is None else element_type(dtype)
     wide = cast(t, FLOAT32)
     axes = axes_of("var", axis, t.ndim)
     centered = wide - average(wide, axis=axes, keepdims=True)
@@ -151,7 +171,7 @@ def var(x: TensorLike, axis: Axis = None, dtype: DataTypeLike | None = None,
     less = ddof if correction is None else correction
     expect(count > less, "var", "ddof", f"be less than the count {count}", less)
     squares = reduce("var", centered * centered, ReduceFunction.SUM, axes, keepdims)
-    return result("var", cast(squares / (count - less), made), out)
+    return result("var", cast(squares / (count - less), kind), out)
 
 
 @array_function()
@@ -163,18 +183,28 @@ def std(x: TensorLike, axis: Axis = None, dtype: DataTypeLike | None = None,
     return result("std", dml("sqrt")(of), out)
 
 
+def _truth_of(x: Any, axis: Any, out: Any, keepdims: bool, extreme: Any, of_none: bool) -> Tensor:
+    """The largest or the smallest truth value; ``of_none`` without elements."""
+    t = cast(as_tensor(x), BOOL)
+    if t.size:
+        y: Tensor = extreme(t, axis, out, keepdims)
+        return y
+    counts = sum(t, axis, keepdims=keepdims)
+    return result("any", (counts == 0) if of_none else cast(counts, BOOL), out)
+
+
 @array_function()
 def any(x: TensorLike, axis: Axis = None, out: Tensor | None = None,
         keepdims: bool = False) -> Tensor:
     """Whether any element is not 0."""
-    return amax(cast(as_tensor(x), BOOL), axis, out, keepdims)
+    return _truth_of(x, axis, out, keepdims, amax, False)
 
 
 @array_function()
 def all(x: TensorLike, axis: Axis = None, out: Tensor | None = None,
         keepdims: bool = False) -> Tensor:
     """Whether no element is 0."""
-    return amin(cast(as_tensor(x), BOOL), axis, out, keepdims)
+    return _truth_of(x, axis, out, keepdims, amin, True)
 
 
 @array_function()
@@ -192,7 +222,7 @@ def ptp(x: TensorLike, axis: Axis = None, out: Tensor | None = None,
 
 def _one_axis(name: str, x: Any, axis: Any) -> tuple[Tensor, int]:
     """The tensor and the axis, counted from the front. For None, all elements as one dimension."""
-    t = as_tensor(x)
+    t = computed(x)
     if axis is None:
         return reshape(t, t.size), 0
     (at,) = axes_of(name, axis, t.ndim)
@@ -208,7 +238,10 @@ def _position(name: str) -> Any:
     def call(x: TensorLike, axis: int | None = None, out: Tensor | None = None,
              keepdims: bool = False) -> Tensor:
         t, at = _one_axis(name, x, axis)
-        computable(name, t.dtype)
+        expect(t.sizes[at] > 0, name, "the tensor", "have an element to choose", t.summary())
+        if not t.size:
+            places = t.device.empty([1 if d == at else n for d, n in enumerate(t.sizes)], "int64")
+            return result(name, _without(places, (at,), keepdims), out)
         y = dml(name)(bits_of(t), axes=(at,), data_type="int64")
         if axis is None and keepdims:
             return result(name, reshape(y, *[1] * as_tensor(x).ndim), out)
@@ -239,7 +272,7 @@ def _scan(name: str, function: str) -> Any:
              out: Tensor | None = None) -> Tensor:
         t, at = _one_axis(name, x, axis)
         kind = computable(name, _summed(t.dtype) if dtype is None else element_type(dtype))
-        return result(name, dml(function)(cast(t, kind), axis=at), out)
+        return result(name, dml(function)(cast(t, kind), axis=at) if t.size else cast(t, kind), out)
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"numpy.{name}: small integers and truth values in 64 bits."
@@ -252,7 +285,8 @@ cumprod = _scan("cumprod", "cumulative_product")
 
 def _ordered(x: Any, axis: Any, name: str, descending: bool, k: int | None) -> Any:
     t, at = _one_axis(name, x, axis)
-    computable(name, t.dtype)
+    if not t.size and k is None:
+        return copied(t), t.device.empty(t.shape, "int64")
     direction = AxisDirection.DECREASING if descending else AxisDirection.INCREASING
     values, indices = dml("top_k1")(bits_of(t), axis=at, k=t.sizes[at] if k is None else k,
                                     axis_direction=direction)
@@ -282,33 +316,43 @@ def argsort(x: TensorLike, axis: int | None = -1, kind: str | None = None, order
 
 def topk(x: TensorLike, k: int, axis: int = -1, *, largest: bool = True) -> tuple[Tensor, Tensor]:
     """The ``k`` largest elements along ``axis`` and their indices, INT64, as torch.topk."""
-    made: tuple[Tensor, Tensor] = _ordered(x, axis, "topk", largest, k)
-    return made
+    top: tuple[Tensor, Tensor] = _ordered(x, axis, "topk", largest, k)
+    return top
 
 
 publish("topk", spelled(topk))
 
 
+@array_function()
+def partition(x: TensorLike, kth: Any, axis: int | None = -1, kind: str = "introselect") -> Tensor:
+    """A copy in which element ``kth`` is where sorting puts it: all are sorted."""
+    return sort(x, axis)
+
+
+@array_function()
+def argpartition(x: TensorLike, kth: Any, axis: int | None = -1,
+                 kind: str = "introselect") -> Tensor:
+    """The indices of :func:`partition`."""
+    return argsort(x, axis)
+
+
+@array_function()
+def lexsort(keys: Any, axis: int = -1) -> Tensor:
+    """The indices that sort by the last key, then by the one before it, and so on."""
+    order: Tensor | None = None
+    for key in keys:
+        t = as_tensor(key, *keys)
+        expect(t.ndim == 1, "lexsort", "the keys", "be vectors", list(t.shape))
+        order = argsort(t) if order is None else order[argsort(t[order])]
+    expect(order is not None, "lexsort", "the keys", "be at least one", 0)
+    assert order is not None
+    return order
+
+
+@attached
 def sort_in_place(x: Tensor, axis: int = -1, **options: Any) -> None:
     """``x.sort()``."""
     store(x, sort(x, axis, **options))
-
-
-def _not_here(name: str) -> None:
-    """Register NumPy's function as one whose sizes depend on values, or that no operator has."""
-
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise UnsupportedError(
-            f"numpy.{name}: expected a function that DirectML's operators compute, with sizes that "
-            "are known before it runs; kompute_dml.sort, kompute_dml.nonzero_coordinates and "
-            "kompute_dml.where are similar, and numpy.asarray(tensor) copies to the host")
-
-    array_function(name, public=False)(refuse)
-
-
-for _name in ("median", "percentile", "quantile", "unique", "nonzero", "argwhere", "flatnonzero",
-              "histogram", "bincount", "searchsorted"):
-    _not_here(_name)
 
 
 @array_function("average", public=False)
@@ -324,3 +368,16 @@ def weighted_average(x: TensorLike, axis: Axis = None, weights: Any = None, *,
         w = reshape(w, *[-1 if d in at else 1 for d in range(t.ndim)])
     w = w.broadcast_to(t.sizes)
     return sum(t * w, axis, keepdims=keepdims) / sum(w, axis, keepdims=keepdims)
+
+
+@array_function("linalg.norm", public=False)
+def norm(x: TensorLike, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """numpy.linalg.norm of vectors: the root of the sum of squares, or the sum of absolute
+    values."""
+    expect(ord in (None, 1, 2, "fro", np.inf), "norm", "ord", "be None, 1 or 2", ord)
+    function = ReduceFunction.L1 if ord == 1 else ReduceFunction.L2
+    t = computed(x)
+    t = t if t.dtype.kind == "f" else cast(t, FLOAT32)
+    expect(ord in (None, "fro") or axis is not None or t.ndim == 1, "norm", "ord",
+           "be None for matrices", ord)
+    return reduce("norm", t, function, axis, keepdims)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
-F = TypeVar("F", bound=Callable[..., Any])
-NUMPY: dict[str, Callable[..., Any]] = {}
-"""The functions for ``__array_function__``, by NumPy's name."""
+from ..tensors.attached import NUMPY, F
+
 _PUBLIC: dict[str, Callable[..., Any]] = {}
 _PYTORCHS = {"dim": "axis", "keepdim": "keepdims"}
 

@@ -9,6 +9,9 @@ import numpy as np
 from ..errors import OutOfRangeError, UnsupportedError, ValidationError, expect
 from ..layout import broadcast_sizes
 from ..tensors import Tensor
+from ..tensors.attached import UFUNCS, attached
+from ..tensors.types import BOOL, TensorLike, dtype_of, is_number, promoted
+from .movement import flip
 from .operand import (
     as_tensor,
     as_truth,
@@ -16,15 +19,14 @@ from .operand import (
     constant,
     copied,
     dml,
+    is_expression,
     operand,
     reshape,
     result,
     store,
 )
-from .reductions import axes_of
+from .reductions import axes_of, bits_of
 from .registry import array_function
-from .types import BOOL, TensorLike, dtype_of, is_number, promoted
-from .ufuncs import UFUNCS
 
 INT64 = np.dtype(np.int64)
 
@@ -36,7 +38,8 @@ def _is_list(key: Any) -> bool:
 
 def _parts(key: Any) -> tuple[Any, ...]:
     """The parts of an index. An array of the host without dimensions is an integer."""
-    return tuple(int(k) if isinstance(k, np.ndarray) and k.ndim == 0 and k.dtype.kind in "iu" else k
+    return tuple(int(k) if isinstance(k, (np.ndarray, Tensor)) and k.ndim == 0
+                 and k.dtype.kind in "iu" else k
                  for k in (key if isinstance(key, tuple) else (key,)))
 
 
@@ -52,7 +55,9 @@ def _indices(key: Any, size: int, beside: Tensor) -> Tensor:
         wanted = key.dtype if key.dtype.itemsize >= 4 else INT64
         return cast(key, wanted)
     host = np.asarray(key)
-    if host.dtype.kind not in "iu" or host.size == 0:
+    if host.size == 0:
+        return beside.device.tensor(host.astype(np.int64))
+    if host.dtype.kind not in "iu":
         raise OutOfRangeError(f"only integers, slices, Ellipsis, None and arrays of integers "
                               f"index a tensor, not {key!r}")
     if host.min() < -size or host.max() >= size:
@@ -62,30 +67,29 @@ def _indices(key: Any, size: int, beside: Tensor) -> Tensor:
 
 
 def _spelled_out(x: Tensor, parts: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The parts of an index. A mask on the host becomes the indices at which it is true."""
+    """The parts of an index. A mask becomes the indices at which it is true. One on the device is
+    counted first, and the count is read."""
     widths = [0 if k is None or k is Ellipsis else np.ndim(k) if _mask(k) else 1 for k in parts]
-    made: list[Any] = []
+    spelled: list[Any] = []
     dimension = 0
     for i, k in enumerate(parts):
         if k is Ellipsis:
             dimension = x.ndim - sum(widths[i + 1:])
-        if _mask(k) and not isinstance(k, Tensor):
+        if _mask(k):
             sizes = x.sizes[dimension:dimension + widths[i]]
             expect(np.shape(k) == sizes, "tensor[mask]", "the mask's sizes", f"be {list(sizes)}",
                    list(np.shape(k)))
-            expect(np.any(k), "tensor[mask]", "the mask",
-                   "select an element (sizes of 0 are not allowed)", "one that is false everywhere")
-            made += np.nonzero(k)
+            spelled += nonzero(k) if isinstance(k, Tensor) else np.nonzero(k)
         else:
-            made.append(k)
+            spelled.append(k)
         dimension += widths[i]
-    return tuple(made)
+    return tuple(spelled)
 
 
-def _points(x: Tensor, given: tuple[Any, ...]) -> tuple[Tensor, list[int], list[Tensor]]:
+def _points(x: Tensor, key: tuple[Any, ...]) -> tuple[Tensor, list[int], list[Tensor]]:
     """The view that the slices give, the axes of it that arrays of indices select from, and these
     arrays. An integer beside an array is one, as in NumPy."""
-    parts = list(given)
+    parts = list(key)
     if Ellipsis in [k for k in parts if not _is_list(k)]:
         place = next(i for i, k in enumerate(parts) if k is Ellipsis)
         hidden = x.ndim - sum(k is not None for k in parts) + 1
@@ -115,20 +119,20 @@ def _of_rank(rank: int, *tensors: Tensor) -> list[Tensor]:
     return [reshape(t, *[1] * (rank - t.ndim), *t.sizes) for t in tensors]
 
 
+@attached
 def get(x: Tensor, key: Any) -> Tensor:
     """``x[key]``: a view, or a copy for arrays of indices."""
     parts = _parts(key)
+    if any(isinstance(k, slice) and k.step is not None and k.step < 0 for k in parts):
+        return _backward(x, parts)
     if not any(_is_list(k) for k in parts):
         return x.window(parts)
     parts = _spelled_out(x, parts)
-    if any(_mask(k) for k in parts):
-        raise UnsupportedError(
-            "tensor[mask]: expected sizes that are known before the device is read, but those of a "
-            "mask are not; dml.where(mask, x, other) keeps the sizes, and x.numpy()[mask] "
-            "selects on the host")
     view, at, lists = _points(x, parts)
     if len(at) == 1:
         return take(view, lists[0], at[0])
+    if not view.size or not lists[0].size:
+        return x.device.empty(_selected(view, at, lists), x.data_type)
     first, indices, order = _tuples(view, at, lists)
     rank = max(first.ndim, indices.ndim, len(order))
     y = dml("gather_nd")(*_of_rank(rank, first, indices), input_dimension_count=first.ndim,
@@ -137,38 +141,115 @@ def get(x: Tensor, key: Any) -> Tensor:
     return _typed(x, reshape(y, *sizes).transpose(*order))
 
 
+def _selected(view: Tensor, at: list[int], lists: list[Tensor]) -> tuple[int, ...]:
+    """The sizes of what several arrays of indices select."""
+    rest = [n for d, n in enumerate(view.sizes) if d not in at]
+    before = at[0] if at[-1] - at[0] == len(at) - 1 else 0
+    return (*rest[:before], *lists[0].sizes, *rest[before:])
+
+
+def _forward(x: Tensor, parts: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+    """The parts of an index with positive steps, and the index that turns their selection round.
+    Strides are unsigned."""
+    hidden = x.ndim - sum(k is not None and k is not Ellipsis for k in parts)
+    dimension = 0
+    steps: list[Any] = []
+    turned: list[Any] = []
+    for k in parts:
+        if isinstance(k, slice) and k.step is not None and k.step < 0:
+            chosen = range(x.sizes[dimension])[k]
+            steps.append(slice(chosen[-1], chosen[0] + 1, -k.step) if chosen else slice(0, 0))
+            turned.append(slice(None, None, -1))
+        else:
+            steps.append(k)
+            if k is Ellipsis or k is None or isinstance(k, slice):
+                turned.append(Ellipsis if k is Ellipsis else slice(None))
+        dimension += 0 if k is None else hidden if k is Ellipsis else 1
+    return tuple(steps), tuple(turned)
+
+
+def _backward(x: Tensor, parts: tuple[Any, ...]) -> Tensor:
+    """A copy, by slices of which some have negative steps."""
+    expect(not any(_is_list(k) for k in parts), "tensor[...]", "slices of negative step",
+           "stand without arrays of indices", parts)
+    forward, turned = _forward(x, parts)
+    y = x.window(forward)
+    place = next((i for i, k in enumerate(turned) if k is Ellipsis), len(turned))
+    steps = [*turned[:place], *[slice(None)] * (y.ndim - len(turned) + (place < len(turned))),
+             *turned[place + 1:]]
+    return flip(y, [d for d, k in enumerate(steps) if k.step is not None])
+
+
+@attached
 def put(x: Tensor, key: Any, value: Any) -> None:
     """``x[key] = value``."""
     parts = _parts(key)
+    if any(isinstance(k, slice) and k.step is not None and k.step < 0 for k in parts):
+        forward, turned = _forward(x, parts)
+        view = x.window(forward)
+        store(view, copied(operand_like(value, x).broadcast_to(view.sizes))[turned])
+        return
     if not any(_is_list(k) for k in parts):
         store(x.window(parts), value)
         return
     new = operand_like(value, x)
-    if len(parts) == 1 and _mask(parts[0]) and (new.size == 1 or isinstance(parts[0], Tensor)):
+    if len(parts) == 1 and _mask(parts[0]) and new.size == 1:
         _put_masked(x, as_tensor(parts[0], x), new)
         return
-    parts = _spelled_out(x, parts)
-    expect(not any(_mask(k) for k in parts), "tensor[...] = value", "a mask", "stand alone", key)
+    _scattered(x, _spelled_out(x, parts), new, "scatter")
+
+
+def _scattered(x: Tensor, parts: tuple[Any, ...], new: Tensor, operator: str,
+               **options: Any) -> None:
+    """Write ``new`` to what a spelled-out index with arrays selects. ``operator`` and "..._nd" with
+    these options write it."""
     view, at, lists = _points(x, parts)
+    if not lists[0].size or not view.size:
+        store(x.device.empty(_selected(view, at, lists), x.data_type), new)  # checks the sizes
+        return
     if len(at) == 1:
         axis, picked = at[0], lists[0]
         sizes = (*view.sizes[:axis], *picked.sizes, *view.sizes[axis + 1:])
         updates = copied(new.broadcast_to(sizes))
         flat = (*view.sizes[:axis], picked.size, *view.sizes[axis + 1:])
         along = reshape(picked, *[-1 if d == axis else 1 for d in range(view.ndim)])
-        made = dml("scatter")(copied(view), copied(along.broadcast_to(flat)),
-                              reshape(updates, flat), axis=axis)
-        store(view, _typed(x, made))
+        filled = dml(operator)(copied(view), copied(along.broadcast_to(flat)),
+                               reshape(updates, flat), axis=axis, **options)
+        store(view, _typed(x, filled))
         return
     first, indices, order = _tuples(view, at, lists)
     sizes = (*lists[0].sizes, *first.sizes[len(at):])
     updates = copied(new.broadcast_to([sizes[d] for d in order]).transpose(
         *(order.index(d) for d in range(len(order)))))
     rank = max(first.ndim, indices.ndim, len(order))
-    made = dml("scatter_nd")(*_of_rank(rank, copied(first), indices, updates),
-                             input_dimension_count=first.ndim,
-                             indices_dimension_count=indices.ndim)
-    store(first, _typed(x, reshape(made, *first.sizes)))
+    filled = dml(operator.replace("scatter", "scatter_nd"))(
+        *_of_rank(rank, copied(first), indices, updates), input_dimension_count=first.ndim,
+        indices_dimension_count=indices.ndim, **options)
+    store(first, _typed(x, reshape(filled, *first.sizes)))
+
+
+_REDUCED = {"add": "SUM", "subtract": "SUM", "multiply": "MULTIPLY", "minimum": "MIN",
+            "maximum": "MAX"}
+"""NumPy's universal function -> how elements that an index names several times are reduced."""
+
+
+@attached
+def reduce_at(ufunc: str, x: Tensor, key: Any, value: Any) -> None:
+    """``x[key] = ufunc(x[key], value)``, once for each time that ``key`` names an element
+    (numpy.add.at). Raises UnsupportedError for other functions."""
+    if ufunc not in _REDUCED:
+        raise UnsupportedError(f"numpy.{ufunc}.at: expected one of {', '.join(_REDUCED)}; "
+                               "x[indices] = values writes each element once")
+    kind = promoted(f"{ufunc}.at", x, value)
+    expect(np.can_cast(kind, x.dtype, "same_kind"), f"numpy.{ufunc}.at", "the values",
+           f"fit {x.dtype}", kind)
+    parts = _parts(key)
+    if not any(_is_list(k) for k in parts):
+        put(x, key, UFUNCS[ufunc](get(x, key), value))
+        return
+    new = operand_like(value, x)
+    _scattered(x, _spelled_out(x, parts), -new if ufunc == "subtract" else new, "scatter_reduce",
+               function=_REDUCED[ufunc])
 
 
 def _typed(like: Tensor, y: Tensor) -> Tensor:
@@ -178,7 +259,7 @@ def _typed(like: Tensor, y: Tensor) -> Tensor:
 def operand_like(value: Any, x: Tensor) -> Tensor:
     """``value`` as a tensor with the type of ``x``."""
     if is_number(value):
-        y = x.device.empty([1], x.data_type)
+        y = x.device.empty([], x.data_type)
         return store(_typed(x, y), value)
     return cast(as_tensor(value, x), x.dtype)
 
@@ -186,13 +267,57 @@ def operand_like(value: Any, x: Tensor) -> Tensor:
 def _put_masked(x: Tensor, mask: Tensor, new: Tensor) -> None:
     expect(mask.sizes == x.sizes[: mask.ndim], "tensor[mask] = value", "the mask's sizes",
            f"be the first of {list(x.sizes)}", list(mask.sizes))
-    if new.size != 1:
-        raise UnsupportedError(
-            "tensor[mask] = values: expected one value, as how many are needed is not known before "
-            "the device is read; x[...] = kompute_dml.where(mask, values, x) takes values of the "
-            "sizes of x")
+    if not x.size:
+        return
     wide = reshape(mask, *mask.sizes, *[1] * (x.ndim - mask.ndim)).broadcast_to(x.sizes)
-    store(x, _typed(x, dml("if_")(wide, new, x)))
+    store(x, _typed(x, dml("if_")(wide, reshape(new), x)))
+
+
+@array_function()
+def nonzero(x: TensorLike) -> tuple[Tensor, ...]:
+    """The indices along each dimension of the elements that are not 0 (numpy.nonzero). Their
+    count is read from the device."""
+    t = as_tensor(x)
+    expect(t.ndim > 0, "nonzero", "x", "have dimensions", t.summary())
+    coordinates = argwhere(t)
+    return tuple(coordinates[:, d] for d in range(t.ndim))
+
+
+@array_function()
+def argwhere(x: TensorLike) -> Tensor:
+    """The indices of the elements that are not 0, a row for each (numpy.argwhere). Their count is
+    read from the device."""
+    t = cast(as_tensor(x), BOOL)
+    if is_expression(t):
+        raise UnsupportedError("nonzero and masks: expected a tensor with values, which say how "
+                               "many there are, but got a result of a graph")
+    if not t.size or not t.ndim:
+        return t.device.tensor(np.argwhere(t.numpy()))
+    count, coordinates = dml("nonzero_coordinates")(bits_of(t))
+    n = count.item()
+    return cast(coordinates[:n], INT64)
+
+
+@array_function()
+def flatnonzero(x: TensorLike) -> Tensor:
+    """The indices of the elements that are not 0, in one dimension."""
+    return nonzero(reshape(as_tensor(x), -1))[0]
+
+
+@array_function()
+def compress(condition: TensorLike, x: TensorLike, axis: int | None = None) -> Tensor:
+    """The elements along ``axis`` where the condition holds (numpy.compress)."""
+    t, c = as_tensor(x, condition), as_tensor(condition, x)
+    if axis is None:
+        t, axis = reshape(t, -1), 0
+    (at,) = axes_of("compress", axis, t.ndim)
+    return take(t, nonzero(c)[0], at)
+
+
+@array_function()
+def extract(condition: TensorLike, x: TensorLike) -> Tensor:
+    """The elements where the condition holds, in one dimension (numpy.extract)."""
+    return compress(reshape(as_tensor(condition, x), -1), x)
 
 
 @array_function()
@@ -205,10 +330,12 @@ def take(x: TensorLike, indices: TensorLike, axis: int | None = None,
         t, axis = reshape(t, -1), 0
     (at,) = axes_of("take", axis, t.ndim)
     picked = _indices(np.asarray(indices) if is_number(indices) else indices, t.sizes[at], t)
+    sizes = (*t.sizes[:at], *(() if is_number(indices) else picked.sizes), *t.sizes[at + 1:])
+    if 0 in sizes:
+        return result("take", _typed(t, t.device.empty(sizes, t.data_type)), out)
     flat = reshape(picked, *[1] * (t.ndim - 1), picked.size)
     y = dml("gather")(t, flat, axis=at, index_dimensions=1)
-    sizes = (*t.sizes[:at], *(() if is_number(indices) else picked.sizes), *t.sizes[at + 1:])
-    return result("take", _typed(t, reshape(y, *(sizes or (1,)))), out)
+    return result("take", _typed(t, reshape(y, *sizes)), out)
 
 
 @array_function()
@@ -226,17 +353,17 @@ def take_along_axis(x: TensorLike, indices: TensorLike, axis: int | None = -1) -
 
 @array_function()
 def where(condition: TensorLike, x: TensorLike | None = None,
-          y: TensorLike | None = None) -> Tensor:
-    """``x`` where the condition is not 0, else ``y``; types promote."""
-    if x is None or y is None:
-        raise UnsupportedError(
-            "where: expected x and y, as the sizes of indices are not known before the device is "
-            "read; kompute_dml.nonzero_coordinates gives a count and coordinates")
+          y: TensorLike | None = None) -> Any:
+    """``x`` where the condition is not 0, else ``y``; types promote. Of a condition alone,
+    :func:`nonzero`."""
+    if x is None and y is None:
+        return nonzero(condition)
+    expect(x is not None and y is not None, "where", "x and y", "be given both, or neither", None)
     kind = promoted("where", x, y)
     t = as_tensor(condition, x, y)
     a, b = (_tensor_of(operand(v, kind, t.device), kind, t) for v in (x, y))
-    made = dml("if_")(cast(t, BOOL), a, b)
-    return as_truth(made) if kind == BOOL else made
+    chosen = dml("if_")(cast(t, BOOL), a, b)
+    return as_truth(chosen) if kind == BOOL else chosen
 
 
 def _tensor_of(value: Any, kind: Any, beside: Tensor) -> Tensor:

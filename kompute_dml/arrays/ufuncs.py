@@ -4,65 +4,92 @@ from __future__ import annotations
 
 import inspect
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ..attributes import RoundingMode
-from ..errors import UnsupportedError, expect
+from ..dtypes import DataType
+from ..errors import UnsupportedError, ValidationError, expect
 from ..functions import functions as directml
 from ..functions.call import device_of
 from ..tensors import Tensor
-from .matmul import matmul
-from .operand import (
-    as_tensor,
-    as_truth,
-    cast,
-    constant,
-    copied,
-    dml,
-    meets,
-    operand,
-    result,
-)
-from .registry import publish
-from .types import (
+from ..tensors.attached import UFUNCS
+from ..tensors.types import (
     BOOL,
     DType,
     computable,
     element_type,
     floating,
+    frames_inside,
     host_array,
     is_number,
     promoted,
+    python_number,
 )
+from .matmul import matmul
+from .operand import (
+    as_tensor,
+    as_truth,
+    cast,
+    computed,
+    constant,
+    copied,
+    dml,
+    is_expression,
+    meets,
+    operand,
+    result,
+    store,
+)
+from .registry import publish
 
 Compute = Callable[..., Tensor]
-UFUNCS: dict[str, Callable[..., Tensor]] = {}
-"""Functions ``f(*operands, out=None, dtype=None)`` by NumPy's name."""
 
 
-def _define(name: str, inputs: int, compute: Callable[..., Any], about: str = "") -> None:
+def define(name: str, inputs: int, compute: Callable[..., Any], about: str = "") -> None:
     """Define a ufunc by ``compute(name, operands, dtype, out)``."""
+    places = ["x"] if inputs == 1 else ["a", "b"]
 
     def call(*operands: Any, out: Any = None, dtype: Any = None) -> Tensor:
         if len(operands) != inputs:
             raise TypeError(f"{name}() takes {inputs} operands, but {len(operands)} were given")
         if isinstance(out, tuple):
             (out,) = out
+        for place, value in zip(places, operands):
+            if value is None:
+                raise ValidationError(
+                    f"{name}, {place}: expected a tensor or an array, but got None")
         kind = None if dtype is None else element_type(dtype)
-        made = compute(name, operands, kind, out)
-        return made if made is out else result(name, made, out)
+        operands = tuple(map(python_number, operands))
+        y = compute(name, operands, kind, out)
+        return y if y is out else result(name, y, out)
 
     call.__name__ = call.__qualname__ = name
     call.__module__ = "kompute_dml"
     call.__doc__ = about or f"numpy.{name}, on the device."
-    given = ["x"] if inputs == 1 else ["a", "b"]
-    call.__signature__ = _signature(given)  # type: ignore[attr-defined]
+    call.__signature__ = _signature(places)  # type: ignore[attr-defined]
     UFUNCS[name] = call
-    if name not in directml():
-        publish(name, call)
+    publish(name, _either(name, inputs, call) if name in directml() else call)
+
+
+def _either(name: str, inputs: int, numpys: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """NumPy's function, or DirectML's of the same name where operands are passed by name or its own
+    arguments are used."""
+    directmls = directml()[name]
+
+    def call(*operands: Any, **options: Any) -> Tensor:
+        numpy_like = len(operands) == inputs and not options.keys() - {"out", "dtype"}
+        return (numpys if numpy_like else directmls)(*operands, **options)
+
+    call.__name__ = call.__qualname__ = name
+    call.__module__ = "kompute_dml"
+    call.__doc__ = (f"numpy.{name}. Types promote as those of operators do. With operands by name "
+                    f"or its own arguments, DirectML's function:\n\n{directmls.__doc__}")
+    call.__signature__ = inspect.signature(directmls)  # type: ignore[attr-defined]
+    return call
 
 
 def _signature(inputs: list[str]) -> inspect.Signature:
@@ -97,8 +124,6 @@ def _arithmetic(function: str, of_truth: str | None = None) -> Compute:
 
     def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
         dtype = computable(name, dtype or promoted(name, *values))
-        if dtype == BOOL and function.startswith("modulus"):
-            dtype = np.dtype("int8")
         tensors = _operands(values, dtype)
         if dtype != BOOL:
             return _into(out, dtype, function, tensors)
@@ -129,15 +154,54 @@ def _divide(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tenso
     return _into(out, dtype, "divide", _operands(values, computable(name, dtype)))
 
 
+def _remainder(function: str) -> Compute:
+    """Remainders. That of a division of integers by 0 is 0, as in NumPy."""
+
+    def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+        dtype = computable(name, dtype or promoted(name, *values))
+        if dtype == BOOL:
+            dtype = np.dtype("int8")
+        a, b = _operands(values, dtype)
+        if dtype.kind == "f":
+            return _into(out, dtype, function, [a, b])
+        if isinstance(b, Tensor):
+            return _unless_zero(b, dml(function)(a, b))
+        if b == 0:
+            return _of_no_division(name, a)
+        return _into(out, dtype, function, [a, b])
+
+    return compute
+
+
+def _of_no_division(name: str, a: Tensor) -> Tensor:
+    """What NumPy gives for integers over the number 0."""
+    warnings.warn(f"divide by zero encountered in {name}", RuntimeWarning,
+                  stacklevel=frames_inside())
+    return cast(zeros_of(a.shape, a), a.dtype)
+
+
+def zeros_of(shape: Any, like: Tensor) -> Tensor:
+    """Zeros of this shape, with the type and on the device of ``like``."""
+    return store(like.device.empty(shape, like.data_type), 0)
+
+
+def _unless_zero(b: Tensor, y: Tensor) -> Tensor:
+    """``y``, but 0 where the divisor is 0."""
+    zero = dml("logical_equals")(b, 0).broadcast_to(y.shape)
+    return dml("if_")(zero, zeros_of((), y).broadcast_to(y.shape), y)
+
+
 def _floor_divide(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
     dtype = computable(name, dtype or promoted(name, *values))
     if dtype == BOOL:
         dtype = np.dtype("int8")
     a, b = _operands(values, dtype)
+    if dtype.kind != "f" and not isinstance(b, Tensor) and b == 0:
+        return _of_no_division(name, a)
     rest = dml("modulus_floor")(a, b)
     quotient = dml("divide")(dml("subtract")(a, rest), b)
     if dtype.kind != "f":
-        return quotient
+        return _unless_zero(b, quotient) if isinstance(b, Tensor) else quotient
     # As in NumPy, the result of a division by 0 is the quotient.
     whole = dml("round")(quotient)
     return dml("if_")(dml("logical_equals")(b, 0.0) if isinstance(b, Tensor) else np.uint8(b == 0),
@@ -166,7 +230,33 @@ def _power(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor
         if dtype.itemsize == 8:  # POW has no 64-bit type
             return _by_squaring(base, int(exponent))
         return _into(out, dtype, "pow", [base, operand(exponent, dtype, base.device)])
+    if dtype.kind != "f" and dtype.itemsize == 8:
+        base, by = (v if isinstance(v, Tensor) else constant(
+            np.asarray(v, dtype), device_of(*values)) for v in _operands(values, dtype))
+        return _powers(name, base, by)
     return _into(out, dtype, "pow", _operands(values, dtype))
+
+
+def _powers(name: str, base: Tensor, exponents: Tensor) -> Tensor:
+    """64-bit powers, a bit of the exponents after the other. The largest exponent is read to know
+    how many bits there are; a graph takes all."""
+    base, exponents = (t.broadcast_to(np.broadcast_shapes(base.shape, exponents.shape))
+                       for t in (base, exponents))
+    bits = 63
+    if not is_expression(exponents) and exponents.size:
+        host = exponents.numpy()
+        expect(host.min() >= 0, name, "the exponents of integers",
+               "be at least 0 (x.astype('float32') takes others)", host.min())
+        bits = int(host.max()).bit_length()
+    unsigned = exponents.data_type.unsigned
+    left = exponents.viewed_as(unsigned)
+    y = store(base.device.empty(base.shape, base.data_type), 1)
+    for bit in range(bits):
+        has = dml("cast")(dml("bit_and")(dml("bit_shift_right")(left, bit), 1), DataType.UINT8)
+        y = dml("if_")(has, dml("multiply")(y, base), y)
+        if bit < bits - 1:
+            base = dml("multiply")(base, base)
+    return y
 
 
 def _by_squaring(base: Tensor, exponent: int) -> Tensor:
@@ -257,7 +347,7 @@ def _whole(function: str, **options: Any) -> Compute:
     """Functions that round. Integers stay as they are."""
 
     def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
-        x = as_tensor(*values)
+        x = computed(*values)
         if x.dtype.kind != "f":
             return copied(x)
         return _into(out, computable(name, x.dtype), function, [x], **options)
@@ -269,7 +359,7 @@ def _signed(function: str) -> Compute:
     """Functions of signed numbers. Unsigned ones are computed in another way."""
 
     def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
-        x = as_tensor(*values)
+        x = computed(*values)
         if x.dtype == BOOL:
             if name != "absolute":
                 raise UnsupportedError(f"{name}: expected numbers, but got truth values; use ~")
@@ -283,7 +373,7 @@ def _signed(function: str) -> Compute:
 
 def _test(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
     """isnan, isinf, isfinite."""
-    x = as_tensor(*values)
+    x = computed(*values)
     if x.dtype.kind != "f":
         y = dml("fill_value_constant")(x.sizes, value=int(name == "isfinite"), data_type="uint8")
         return as_truth(y)
@@ -295,7 +385,8 @@ def _test(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
 
 
 def _square(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
-    return UFUNCS["multiply"](values[0], values[0], dtype=dtype)
+    x = computed(values[0])
+    return UFUNCS["multiply"](*[cast(x, np.dtype("int8")) if x.truth else x] * 2, dtype=dtype)
 
 
 def _positive(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
@@ -304,7 +395,7 @@ def _positive(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Ten
 
 def _degrees(factor: float) -> Compute:
     def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
-        x = as_tensor(*values)
+        x = computed(*values)
         return dml("multiply")(cast(x, floating(name, x.dtype)), factor)
 
     return compute
@@ -320,9 +411,9 @@ for _name, _compute in {
     "multiply": _arithmetic("multiply", "logical_and"),
     "maximum": _arithmetic("max", "logical_or"),
     "minimum": _arithmetic("min", "logical_and"),
-    "remainder": _arithmetic("modulus_floor"),
-    "mod": _arithmetic("modulus_floor"),
-    "fmod": _arithmetic("modulus_truncate"),
+    "remainder": _remainder("modulus_floor"),
+    "mod": _remainder("modulus_floor"),
+    "fmod": _remainder("modulus_truncate"),
     "divide": _divide,
     "true_divide": _divide,
     "floor_divide": _floor_divide,
@@ -344,7 +435,7 @@ for _name, _compute in {
     "left_shift": _shift("bit_shift_left"),
     "right_shift": _shift("bit_shift_right"),
 }.items():
-    _define(_name, 2, _compute)
+    define(_name, 2, _compute)
 
 for _name, _compute in {
     "negative": _signed("negate"),
@@ -373,4 +464,4 @@ for _name, _compute in {
     **{f"arc{name}": _float(f"a{name}") for name in
        ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
 }.items():
-    _define(_name, 1, _compute)
+    define(_name, 1, _compute)

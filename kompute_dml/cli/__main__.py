@@ -1,5 +1,7 @@
-"""``python -m kompute_dml.cli`` is ``kompute-dml``."""
+"""``python -m kompute_dml.cli`` is ``kompute-dml``, too."""
 
-from . import main
+from __future__ import annotations
+
+from ..__main__ import main
 
 main()

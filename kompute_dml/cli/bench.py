@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,34 +15,45 @@ from . import options
 _USUAL = "usual"
 """--peers without names."""
 
+_SUITES = {
+    "operators": "each operator once",
+    "limits": "operators with goals for a large GPU",
+    "families": "the same without copies and MATRIX_MULTIPLY_INTEGER_TO_FLOAT",
+    "elementwise": "unary and binary operators; the goal is the speed of copying",
+    "movement": "copies of parts; the goals are shares of copying",
+    "numpy": "each operator beside NumPy; the goal is a tenth of NumPy's speed",
+    "models": "whole models on ONNX Runtime, from NumPy's arrays to NumPy's arrays",
+    "generation": "tokens a second of decoders with random weights, which take up to\n"
+                  "               16 GB of the temporary folder",
+    "torch": "PyTorch's networks on the device kompute: eager, compiled, training steps",
+}
+"""What ``--suite`` takes, and what it times."""
+_NOTES = "\b\nSuites:\n{}\n\n{}".format(
+    "\n".join(f"  {name:11}  {text}" for name, text in _SUITES.items()), options.CLOCKS)
 
-@click.command(epilog=options.CLOCKS, short_help="Measure the operators, or a model.")
+
+@click.command(epilog=_NOTES, short_help="Measure the operators, or a model.")
 @click.argument("model", required=False, type=click.Path(path_type=Path))
 @options.adapter
 @options.timing
 @click.option("--suite", default="operators", show_default=True,
-              type=click.Choice(
-                  ["operators", "limits", "families", "elementwise", "movement", "numpy",
-                   "models"]),
-              help="The cases: each operator once; goals for a large GPU; of these, all but copies "
-                   "and MATRIX_MULTIPLY_INTEGER_TO_FLOAT; elementwise operators in FLOAT32, "
-                   "FLOAT16 and INT8, whose goal is the speed of copying; copies of parts, whose "
-                   "goals are shares of copying; each operator beside NumPy, whose goal is a "
-                   "tenth of NumPy's speed; or whole models on ONNX Runtime, NumPy in to NumPy "
-                   "out.")
+              type=click.Choice(tuple(_SUITES)), help="What to time; the list is below.")
+@options.emulation
 @click.option("--filter", "pattern", default="", metavar="TEXT",
               help="Only cases whose operator or types (whose model or type) have TEXT in them, in "
                    "any case.")
 @click.option("--scale", "scale_name", type=click.Choice(["tiny", "small", "middle", "large"]),
               help="Sizes of the cases. By default those for the speed at which the device copies.")
 @click.option("--peers", is_flag=False, flag_value=_USUAL, default="", metavar="[NAMES]",
-              help="Time these libraries beside the device, where they are installed: torch (on "
-                   "the same GPU where CUDA has it, else on the CPU), onnxruntime, numpy. Without "
-                   "names the first two. Beside models: torch (on the same GPU only), onnxruntime "
-                   "(on the CPU), webgpu and ggml, which are providers for ONNX Runtime.")
+              help="Time these libraries beside the device, where they are installed. Operators: "
+                   "torch (on the same GPU where CUDA has it, else on the CPU), onnxruntime and "
+                   "numpy. Without names: the first two. Models: torch (on the same GPU only), "
+                   "onnxruntime (on the CPU), and the providers webgpu and ggml for ONNX Runtime. "
+                   "Decoders: llama.cpp (of cyllama-vulkan), torch and webgpu. Suite torch: eager, "
+                   "graphs and inductor on CUDA, and eager on the CPU where there is no CUDA.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=210.0,
               show_default=True, metavar="S",
-              help="With --suite models: begin no model after so long.")
+              help="With --suite models, generation or torch: begin no model after so long.")
 @click.option("--against", type=click.Path(path_type=Path), metavar="FILE.json",
               help="Print what moved since the run in FILE.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.json",
@@ -62,6 +75,7 @@ def bench(
     warmup: int,
     verbosity: int,
     suite: str,
+    emulated: str | None,
     pattern: str,
     scale_name: str | None,
     peers: str,
@@ -74,20 +88,28 @@ def bench(
 ) -> None:
     """Measure the operators, or the dispatches of MODEL (a DxDispatch JSON model).
 
-    Parts of a case's values are compared with NumPy before and after timing; a model's values are
-    not checked. The rate is TOPS for matrix products and the like, else GB/s. 'of copy' is the
-    bandwidth relative to copying packed FLOAT32 data in the same run, by the device or, if it is
-    faster, by PyTorch. 'faster than' is the speedup over a peer, 'reached/goal' the goal of a
-    suite. Rates use the GPU clock, or the CPU clock without one. Without -i, -r and -t the counts
-    follow from a case's speed. On an NVIDIA GPU with CUDA a CUDA context is held during the run,
-    because for Vulkan alone the driver lowers the clock between submits.
+    Parts of a case's values are compared with NumPy before and after timing. The values of MODEL
+    are not checked.
+
+    The rate is TOPS for matrix products and the like, and GB/s for others. It uses the GPU clock,
+    or the CPU clock without one. 'of copy' divides the bandwidth by that of copying packed FLOAT32
+    data in the same run, on the device or, if it is faster, in PyTorch. 'faster than' has the
+    speedup over a peer. 'reached/goal' has the goal of a suite.
+
+    Without -i, -r and -t the counts follow from a case's speed. On an NVIDIA GPU with CUDA a CUDA
+    context is held during the run: for Vulkan alone the driver lowers the clock between submits.
+    With --as, families have the goals of devices without matrix units. Many of these are ratios to
+    the device as it is, which is measured, too.
     """
     import sys
 
     from ..bench import baseline
     from ..bench.timing import Loop
     from ..errors import expect
+    from ..runtime import traits
 
+    if emulated:
+        click.get_current_context().with_resource(traits.emulated(emulated))
     if plot is not None:
         expect(plot.suffix.lower() == ".svg", "--plot", "FILE", "end in .svg", plot)
     if kept:
@@ -97,14 +119,17 @@ def bench(
     counted = any(v is not None for v in (iterations, repeat, milliseconds))
     loop = Loop(iterations or 11, repeat or 1, milliseconds, warmup) if counted else None
     command = _command(sys.argv[1:])
-    if suite == "models":
+    measures: dict[str, Callable[..., tuple[dict[str, Any], Sequence[Any], str]]] = {
+        "models": _whole_models, "generation": _generation,
+        "torch": partial(_networks, scale_name)}
+    if suite in measures:
         asked = _Asked(adapter, pattern, peers, loop, command)
-        run, found, table = _whole_models(asked, seconds, output)
+        run, rows, table = measures[suite](asked, seconds, output)
     else:
         asked = _Asked(adapter, pattern, "numpy" if suite == "numpy" and not peers else peers,
                        loop, command)
-        run, found, table = _operators(asked, suite, scale_name, model)
-    _tell(run, found, table, layout, verbosity, None if old is None else (str(against), old))
+        run, rows, table = _operators(asked, suite, scale_name, model)
+    _tell(run, rows, table, layout, verbosity, None if old is None else (str(against), old))
     if output is not None:
         _keep(run, output)
     if plot is not None:
@@ -113,7 +138,7 @@ def bench(
 
         with replaced(plot) as path:
             path.write_text(picture(*((None, run) if suite == "models" else (run,))), "utf-8")
-    wrong = [row for row in found if not row.ok]
+    wrong = [row for row in rows if not row.ok]
     for row in wrong:
         click.echo(f"error: {row.name}: {row.values}", err=True)
     if wrong:
@@ -134,16 +159,20 @@ def _operators(
     asked: _Asked, suite: str, scale_name: str | None, model: Path | None
 ) -> tuple[dict[str, Any], Sequence[Any], str]:
     """The run, its rows and its table, of operators or of a DxDispatch model."""
+    from dataclasses import replace
+
     from .. import Device
     from ..bench import cases, formats
     from ..bench import peers as peers_module
     from ..bench.case import SCALES, Recipe
-    from ..bench.limits import AS_MANY_BYTES
+    from ..bench.limits import AS_IT_IS, AS_MANY_BYTES
     from ..bench.rows import copy_bandwidth, run_recipe, suitable_scale
     from ..errors import ValidationError
-    from ..runtime import clock
+    from ..runtime import clock, traits
 
     first, *rest = cases.suite(suite)
+    if traits.emulation():
+        rest = [replace(limit, goals=limit.without_units) for limit in rest]
     if not any(_matches(limit.recipe, asked.pattern) for limit in (first, *rest)):
         raise ValidationError(f"--filter: no case of this suite has {asked.pattern!r} in its "
                               "operator or types")
@@ -158,8 +187,8 @@ def _operators(
     copy = copy_bandwidth(copy_row)
     measured = {first.recipe: [copy_row.with_copy(copy)]}
     if model is not None:
-        found = [copy_row.with_copy(copy)]
-        found += [row.with_copy(copy) for row in _model(device, loop, model)]
+        timed = [copy_row.with_copy(copy)]
+        timed += [row.with_copy(copy) for row in _model(device, loop, model)]
     else:
         chosen = [limit for limit in rest if _matches(limit.recipe, asked.pattern)]
         # What goals name is measured, even where it is not shown.
@@ -177,50 +206,132 @@ def _operators(
         for nbytes, recipe in zip(copies, _shown([*copies.values()])):
             (row,) = run_recipe(device, recipe, loop, scale, libraries)
             copy_of[nbytes] = copy_bandwidth(row)
-        found = [
-            row.judged(limit, others, copy_of)
-            for limit in ([first] if _matches(first.recipe, asked.pattern) else []) + chosen
-            for row in measured[limit.recipe]
+        shown = ([first] if _matches(first.recipe, asked.pattern) else []) + chosen
+        wanted = [limit.recipe for limit in shown
+                  if any(against == AS_IT_IS for against, _ in limit.goals)]
+        as_it_is = _as_it_is(device.adapter, wanted, loop, scale) if wanted else {}
+        timed = [
+            row.judged(limit, others, copy_of, own)
+            for limit in shown
+            for row, own in zip(measured[limit.recipe],
+                                as_it_is.get(limit.recipe, itertools.repeat(None)))
         ]
-    return formats.document(found, device, copy, asked.command), found, formats.as_table(found)
+    return formats.document(timed, device, copy, asked.command), timed, formats.as_table(timed)
+
+
+def _as_it_is(adapter: Any, recipes: Sequence[Any], loop: Any, scale: Any) -> dict[Any, Any]:
+    """The rows of recipes on a device that no class is emulated on."""
+    from .. import Device
+    from ..bench.rows import run_recipe
+    from ..runtime import traits
+
+    with traits.emulated(""):
+        device = Device(adapter)
+    rows = {recipe: [*run_recipe(device, recipe, loop, scale)] for recipe in _shown(recipes)}
+    device.close()
+    return rows
 
 
 def _whole_models(
     asked: _Asked, seconds: float, output: Path | None
 ) -> tuple[dict[str, Any], Sequence[Any], str]:
-    """The run, its rows and its table, of whole models. What there is of it is kept meanwhile."""
+    """The run, its rows and its table, of whole models."""
     from tqdm import tqdm
 
     from ..bench import architectures, formats, models
     from ..errors import ValidationError
-    from ..runtime import adapters, clock
 
     kinds = [kind for kind in architectures.kinds()
              if asked.pattern.lower() in f"{kind.name} {kind.types}".lower()]
     if not kinds:
         raise ValidationError(f"--filter: no model has {asked.pattern!r} in its name or type")
-    adapter = adapters.choose(asked.adapter)
-    click.get_current_context().with_resource(clock.held(adapter))
+    adapter = _held(asked)
     names = models.USUAL if asked.peers == _USUAL else asked.peers
     bench = models.Bench(adapter, names, asked.loop)
-    found: list[Any] = []
+    about = formats.about(adapter, asked.command)
+    with tqdm(total=len(kinds), unit="model", disable=None, leave=False) as bar:
+        return _collected(bench, bench.run(kinds, seconds), about, output, models.as_table,
+                          lambda _: bar.update())
+
+
+def _held(asked: _Asked) -> Any:
+    """The adapter that is asked for, whose clock is held until the command ends."""
+    from ..runtime import adapters, clock
+
+    adapter = adapters.choose(asked.adapter)
+    click.get_current_context().with_resource(clock.held(adapter))
+    return adapter
+
+
+def _collected(
+    bench: Any, measured: Iterable[Any], about: dict[str, Any], output: Path | None,
+    as_table: Callable[[Sequence[Any]], str], after: Callable[[Any], object] = lambda row: None,
+) -> tuple[dict[str, Any], Sequence[Any], str]:
+    """The run, its rows and its table. What there is of it is kept meanwhile."""
+    rows: list[Any] = []
 
     def run() -> dict[str, Any]:
-        return {**formats.about(adapter, asked.command), "left_out": bench.left_out,
-                "models": [row.record() for row in found]}
+        return {**about, "left_out": bench.left_out, "models": [row.record() for row in rows]}
 
-    with tqdm(total=len(kinds), unit="model", disable=None, leave=False) as bar:
-        for row in bench.run(kinds, seconds):
-            found.append(row)
-            bar.update()
-            if output is not None:
-                _keep(run(), output)
-    lines = [models.as_table(found), *bench.left_out]
-    return run(), found, "\n".join(lines)
+    for row in measured:
+        rows.append(row)
+        after(row)
+        if output is not None:
+            _keep(run(), output)
+    return run(), rows, "\n".join([as_table(rows), *bench.left_out])
+
+
+def _generation(
+    asked: _Asked, seconds: float, output: Path | None
+) -> tuple[dict[str, Any], Sequence[Any], str]:
+    """The run, its rows and its table, of decoders."""
+    from ..bench import formats, generation
+    from ..errors import ValidationError
+
+    names = [name for name in generation.MODELS if asked.pattern.lower() in name.lower()]
+    if asked.pattern in generation.SMALL:
+        names = [asked.pattern]
+    if not names:
+        raise ValidationError(f"--filter: no model has {asked.pattern!r} in its name, among "
+                              f"{', '.join((*generation.MODELS, *generation.SMALL))}")
+    adapter = _held(asked)
+    bench = generation.GenerationBench(
+        str(adapter.index), generation.USUAL if asked.peers == _USUAL else asked.peers)
+
+    def tell(row: Any) -> None:
+        click.echo(f"{row.name}: {row.values if row.rate is None else f'{row.rate:.1f}'} "
+                   f"{ {name: peer.rate for name, peer in row.peers.items()} or ''}", err=True)
+
+    return _collected(bench, bench.run(names, seconds), formats.about(adapter, asked.command),
+                      output, generation.as_table, tell)
+
+
+def _networks(
+    scale_name: str | None, asked: _Asked, seconds: float, output: Path | None
+) -> tuple[dict[str, Any], Sequence[Any], str]:
+    """The run, its rows and its table, of PyTorch's networks."""
+    import importlib.util
+
+    from ..bench import formats
+    from ..errors import UnsupportedError, ValidationError
+
+    if importlib.util.find_spec("torch") is None:
+        raise UnsupportedError("--suite torch measures PyTorch: pip install 'kompute-dml[torch]'")
+    from ..bench import pytorch
+
+    names = [name for name in pytorch.MODELS if asked.pattern.lower() in name]
+    if not names:
+        raise ValidationError(f"--filter: no network has {asked.pattern!r} in its name, among "
+                              f"{', '.join(pytorch.MODELS)}")
+    adapter = _held(asked)
+    bench = pytorch.NetworkBench(
+        ",".join(pytorch.PEERS) if asked.peers == _USUAL else asked.peers, scale_name)
+    return _collected(bench, bench.run(names, seconds), formats.about(adapter, asked.command),
+                      output, pytorch.as_table)
 
 
 def _tell(
-    run: dict[str, Any], found: Sequence[Any], table: str, layout: str, verbosity: int,
+    run: dict[str, Any], rows: Sequence[Any], table: str, layout: str, verbosity: int,
     against: tuple[str, Any] | None,
 ) -> None:
     """Print a run."""
@@ -229,7 +340,7 @@ def _tell(
     from ..bench import baseline, formats
     from ..bench.timing import report
 
-    for row in found if verbosity else ():
+    for row in rows if verbosity else ():
         if row.timings is not None:
             click.echo("\n".join(report(row.name, row.timings, verbosity)), err=True)
     if layout == "json":
@@ -238,11 +349,11 @@ def _tell(
         click.echo(json.dumps({**run, **moved}, indent=2))
         return
     if layout == "csv":
-        click.echo(formats.as_csv(found))
+        click.echo(formats.as_csv(rows))
         return
     click.echo(f"Running on '{run['device']}'")
     click.echo(table)
-    for line in formats.summary(found):
+    for line in formats.summary(rows):
         click.echo(line)
     if against is not None:
         path, old = against
@@ -294,11 +405,11 @@ def _model(device: Any, loop: Any, path: Path) -> Iterator[Any]:
     from ..bench.timing import Loop
     from ..desc import TensorDesc
     from ..dxdispatch import Runner, load
-    from ..dxdispatch.model import Dispatch
+    from ..dxdispatch.model import DispatchCommand
 
     runner = Runner(load(path), device, loop=loop or Loop(iterations=11, repeat=10))
     for command in runner.model.commands:
-        if not isinstance(command, Dispatch):
+        if not isinstance(command, DispatchCommand):
             continue
         operator = runner.model.dispatchables[command.dispatchable].operator
         fields = operator.fields if operator else {}
@@ -324,9 +435,9 @@ def _draw_kept(kept: Sequence[Path], plot: Path | None) -> None:
     from ..errors import ValidationError
     from ..files import replaced
 
-    found = [baseline.load(path) for path in kept]
-    runs = [run for run in found if "rows" in run]
-    models = [run for run in found if "models" in run]
+    documents = [baseline.load(path) for path in kept]
+    runs = [run for run in documents if "rows" in run]
+    models = [run for run in documents if "models" in run]
     if plot is None or len(runs) > 1 or len(models) > 1:
         raise ValidationError("--kept: expected --plot, and at most one run of operators and one "
                               "of models")

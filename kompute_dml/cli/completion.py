@@ -11,7 +11,7 @@ def completion(shell: str) -> None:
     """Print a script for SHELL that completes commands and options."""
     from click.shell_completion import get_completion_class
 
-    found = get_completion_class(shell)
-    assert found is not None  # click has these three
+    kind = get_completion_class(shell)
+    assert kind is not None  # click has these three
     root = click.get_current_context().find_root()
-    click.echo(found(root.command, {}, "kompute-dml", "_KOMPUTE_DML_COMPLETE").source())
+    click.echo(kind(root.command, {}, "kompute-dml", "_KOMPUTE_DML_COMPLETE").source())

@@ -40,7 +40,9 @@ def ops(as_json: bool, missing: bool) -> None:
                  "shaders, variants of each"),
         tablefmt="plain", disable_numparse=True,
     ))
-    click.echo(f"{len(records)} of DirectML's {len(spec.operator_names())} operators")
+    beyond = len(spec.extension_names())
+    click.echo(f"{len(records) - beyond} of DirectML's {len(spec.operator_names())} operators, and "
+               f"{beyond} beyond")
 
 
 def _record(definition: Any) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from ..runtime.traits import EMULATED
+
 CLOCKS = """\b
 Clocks:
   GPU   the device's own timestamps before the first and after the last dispatch of a
@@ -22,6 +24,7 @@ _EXAMPLES = {
   kompute-dml bench --scale small
   kompute-dml bench --filter softmax --peers
   kompute-dml bench --suite models --peers --output models.json
+  kompute-dml bench --suite families --as unknown-gpu
   kompute-dml bench --output run.json
   kompute-dml bench --against run.json --plot run.svg
   kompute-dml bench --kept run.json --plot run.svg
@@ -37,6 +40,7 @@ _EXAMPLES = {
     "explain": """
   kompute-dml explain model.onnx
   kompute-dml explain model.onnx --claim all --json
+  kompute-dml explain --kernels gemm --as mobile
 """,
     "ops": """
   kompute-dml ops
@@ -70,7 +74,13 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 adapter = click.option(
     "-a", "--adapter", metavar="NAME",
     help="Device to use: an index, a UUID or a part of a name, as 'kompute-dml devices' lists "
-         "them.",
+         "them. Digits are an index.",
+)
+
+emulation = click.option(
+    "--as", "emulated", metavar="CLASS", type=click.Choice(tuple(EMULATED)),
+    help=f"Take the device as a GPU of this class, of which no more is known: "
+         f"{', '.join(EMULATED)}. KOMPUTE_DML_AS does the same for any program.",
 )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from . import options
-from .waiting import line, waiting
+from .progress import line, progress
 
 
 @click.command(epilog=options.CLOCKS, short_help="Run a DxDispatch JSON model.")
@@ -49,7 +49,7 @@ def run(
     device = Device(adapter)
     click.echo(f"Running on '{device.adapter.name}'")
     loop = Loop(iterations or 1, repeat or 1, milliseconds, warmup)
-    with waiting("Running"):
+    with progress("Running"):
         Runner(
             loaded, device, loop=loop, verbosity=verbosity, write=line, output_folder=output_path,
         ).run()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from .options import adapter as adapter_option
 from .options import as_json as json_option
+
+if TYPE_CHECKING:
+    from ..runtime.adapters import Adapter
 
 
 @click.command(short_help="Compute every operator on every device.")
@@ -28,6 +31,7 @@ def selftest(adapter: str | None, as_json: bool) -> None:
     for each in list_devices() if adapter is None else (choose(adapter),):
         if not as_json:
             click.echo(f"{each.index}: {each.name} ({each.driver} {each.driver_version})")
+            click.echo(f"         {'operator':32} data types, what is special, sizes of the output")
         # Lines are progress enough; JSON comes at the end.
         for what, problem in tqdm(_results(each), total=len(RECIPES), unit="case", leave=False,
                                   disable=None if as_json else True):
@@ -45,7 +49,7 @@ def selftest(adapter: str | None, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _results(adapter: Any) -> Iterator[tuple[str, str]]:
+def _results(adapter: int | str | Adapter | None) -> Iterator[tuple[str, str]]:
     """(case, what is wrong with it) for a device. A device that cannot start is one failure."""
     from .. import Device
     from ..bench.cases import RECIPES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,8 +17,13 @@ from .options import as_json as json_option
               help="Sizes of the work. By default those for the speed at which the device copies.")
 @click.option("--seconds", type=click.FloatRange(min=0), default=60.0, show_default=True,
               help="Start no more work after this long.")
+@click.option("--table", type=click.Path(dir_okay=False, path_type=Path),
+              help="Add what is faster than the default to a table by class of device, such as "
+              "kompute_dml/lowering/measured.json.")
 @json_option
-def tune(adapter: str | None, scale_name: str | None, seconds: float, as_json: bool) -> None:
+def tune(
+    adapter: str | None, scale_name: str | None, seconds: float, table: Path | None, as_json: bool
+) -> None:
     """Measure the kernels for products, convolutions, pooling, resampling, attention and TOP_K.
 
     The fastest kernel for each size is stored in tuning.json in the user's cache directory
@@ -36,31 +42,35 @@ def tune(adapter: str | None, scale_name: str | None, seconds: float, as_json: b
     from ..bench import tune as bench_tune
     from ..bench.case import SCALES
     from ..bench.rows import suitable_scale
+    from ..lowering import measured
     from ..runtime import clock
 
     device = Device(adapter)
     click.get_current_context().with_resource(clock.held(device.adapter))
     scale = SCALES[scale_name] if scale_name else suitable_scale(device, cases.COPY)
-    found: dict[str, Any] = {}
+    choices: dict[str, Any] = {}
     recipes = list(bench_tune.recipes())
     done, end = 0, time.monotonic() + seconds
     for recipe in tqdm(recipes, unit="case", disable=None, leave=False):
         if time.monotonic() >= end:
             break
         for choice in bench_tune.choices(device, recipe, scale):
-            found[choice.work] = choice
+            choices[choice.work] = choice
             tuning.keep(device.adapter, {choice.work: choice.best})
         done += 1
+    if table is not None:
+        measured.keep(table, device.target.traits.device_class, {
+            work: c.best for work, c in choices.items() if c.best != next(iter(c.ms))})
     if as_json:
         click.echo(json.dumps({
             "device": device.adapter.name, "products": len(recipes), "done": done,
-            "kept": None if tuning.file() is None or not found else str(tuning.file()),
+            "kept": None if tuning.file() is None or not choices else str(tuning.file()),
             "choices": [{"types": c.case.types, "sizes": c.case.sizes, "taken": c.best,
-                         "milliseconds": c.ms, "wrong": c.wrong} for c in found.values()],
+                         "milliseconds": c.ms, "wrong": c.wrong} for c in choices.values()],
         }, indent=2))
     else:
-        _print(device.adapter.name, found, done, len(recipes), seconds)
-    wrong = [(choice, name) for choice in found.values() for name in choice.wrong]
+        _print(device.adapter.name, choices, done, len(recipes), seconds)
+    wrong = [(choice, name) for choice in choices.values() for name in choice.wrong]
     for choice, name in wrong:
         click.echo(f"error: {name} for {choice.case.types} {choice.case.sizes}: "
                    f"{choice.wrong[name]}", err=True)
@@ -68,7 +78,7 @@ def tune(adapter: str | None, scale_name: str | None, seconds: float, as_json: b
         raise click.exceptions.Exit(1)
 
 
-def _print(device: str, found: dict[str, Any], done: int, products: int, seconds: float) -> None:
+def _print(device: str, choices: dict[str, Any], done: int, products: int, seconds: float) -> None:
     from tabulate import tabulate
 
     from .. import tuning
@@ -78,15 +88,15 @@ def _print(device: str, found: dict[str, Any], done: int, products: int, seconds
         [
             (choice.case.types, choice.case.sizes, choice.best,
              ", ".join(f"{name} {ms * 1e3:.1f} us" for name, ms in choice.ms.items()))
-            for choice in found.values()
+            for choice in choices.values()
         ],
         headers=("types", "sizes", "taken", "measured"), disable_numparse=True,
     ))
     if done < products:
-        click.echo(f"{seconds:g} seconds were enough for {done} of {products} cases.")
+        click.echo(f"{done} of {products} cases were measured in {seconds:g} seconds.")
     path = tuning.file()
-    if not found:
-        click.echo("Nothing was kept: nothing that was measured leaves a choice of kernels.")
+    if not choices:
+        click.echo("Nothing was kept: each measured case has only one kernel.")
     elif path is None:
         click.echo("Nothing was kept: KOMPUTE_DML_TUNING is empty.")
     else:

@@ -17,13 +17,14 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from .. import arrays  # noqa: F401  (attaches NumPy's functions to tensors)
 from ..desc import TensorDesc
 from ..device import Device, default_device
 from ..errors import UnsupportedError, ValidationError
 from ..layout import product
 from ..tensors import Tensor
 from . import dlpack
-from .driver import LEGACY_STREAM, Context, Mapping
+from .driver import LEGACY_STREAM, Context, MemoryMapping
 from .link import link_of
 
 __all__ = ["View", "acquire", "release", "stream", "tensor", "view"]
@@ -55,9 +56,9 @@ class View:
                 f"{tensor.summary()}")
         self.tensor = tensor
         device = tensor.device
-        with device._recorder.lock:
+        with device.recorder.lock:
             self._check_alive()
-            self._mapping: Mapping = link_of(device).mapping(tensor.allocation.block.buffer)
+            self._mapping: MemoryMapping = link_of(device).mapping(tensor.allocation.block.buffer)
 
     def __repr__(self) -> str:
         return f"<CUDA view of {self.tensor.summary()}>"
@@ -82,7 +83,7 @@ class View:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """Version 3. It names a stream that waits for the device's work so far."""
         x, pointer = self.tensor, self.pointer
-        with x.device._recorder.lock:
+        with x.device.recorder.lock:
             own = link_of(x.device).stream
         acquire(x, own)
         strides = tuple(x.itemsize * stride for stride in x.strides)
@@ -146,9 +147,9 @@ def _device(of: Device | Tensor | View) -> Device:
 def acquire(of: Device | Tensor | View, *streams: Any) -> None:
     """Make these streams (by default CUDA's default stream) wait for the device's work so far."""
     device, handles = _device(of), [_handle(s) for s in streams or (None,)]
-    with device._recorder.lock:
+    with device.recorder.lock:
         link = link_of(device)
-        value = link.signal_ready(device._recorder)
+        value = link.signal_ready(device.recorder)
     link.wait_ready(value, handles)
 
 
@@ -156,8 +157,8 @@ def release(of: Device | Tensor | View, *streams: Any) -> None:
     """Make the device's later work wait for what these streams (by default CUDA's default stream)
     were given so far."""
     device, handles = _device(of), [_handle(s) for s in streams or (None,)]
-    with device._recorder.lock:
-        link_of(device).wait_done(device._recorder, handles)
+    with device.recorder.lock:
+        link_of(device).wait_done(device.recorder, handles)
 
 
 @contextlib.contextmanager
@@ -195,7 +196,7 @@ def tensor(array: Any, device: Device | None = None, stream: Any = None) -> Tens
             f"kompute_dml.cuda: expected a packed array, but got sizes {sizes} with strides of "
             f"{tuple(strides)} bytes; let the array's library copy it first")
     device = device or default_device()
-    result = device._new(desc, truth)
+    result = device.new(desc, truth)
     handle = _handle(interface.get("stream") if stream is None else stream)
     target = View(result)
     acquire(device, handle)

@@ -13,7 +13,7 @@ from ctypes import POINTER, Structure, Union, c_int, c_uint, c_uint64, c_void_p
 from typing import Any
 
 from ..errors import DmlError, UnsupportedError
-from ..runtime import libcuda
+from ..runtime import libcuda, traits
 from ..runtime.adapters import Adapter
 
 LEGACY_STREAM = 1
@@ -93,7 +93,7 @@ class Context:
     """
 
     def __init__(self, adapter: Adapter) -> None:
-        if adapter.driver != "NVIDIA":
+        if not traits.has_cuda(adapter):
             raise UnsupportedError(
                 f"kompute_dml.cuda: expected a device of NVIDIA's driver, but {adapter.name} has "
                 f"the driver {adapter.driver}")
@@ -161,7 +161,7 @@ class Context:
                 self._calls[name](handle)
 
 
-class Mapping:
+class MemoryMapping:
     """Memory that CUDA has imported. It is mapped while this object is referenced."""
 
     def __init__(self, context: Context, fd: int, nbytes: int, dedicated: bool) -> None:

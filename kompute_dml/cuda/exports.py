@@ -78,11 +78,11 @@ class Exporter:
         for semaphore in semaphores:
             _lib.vkDestroySemaphore(self.device, semaphore, _ffi.NULL)
 
-    def submit(self, batch: Batch) -> None:
+    def submit(self, batch: ExportBatch) -> None:
         _check("vkQueueSubmit", _lib.vkQueueSubmit(self._queue, 1, batch.info, _ffi.NULL))
 
 
-class Batch:
+class ExportBatch:
     """A submit without commands. It signals or awaits ``value`` of a timeline semaphore.
 
     A signal comes after all that the queue was given before, and its memory is visible then. What

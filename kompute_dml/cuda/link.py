@@ -19,8 +19,8 @@ from ..errors import UnsupportedError
 from ..runtime.adapters import SHARING_EXTENSIONS
 from ..runtime.kp_engine import Engine
 from ..runtime.recorder import Recorder
-from .driver import Context, Mapping, Semaphore
-from .exports import Batch, Exporter
+from .driver import Context, MemoryMapping, Semaphore
+from .exports import ExportBatch, Exporter
 
 
 class Link:
@@ -55,23 +55,23 @@ class Link:
             self._signal_ready, self._ready = self._timeline(waits=False)
             self._wait_done, self._done = self._timeline(waits=True)
 
-    def _timeline(self, waits: bool) -> tuple[Batch, Semaphore]:
+    def _timeline(self, waits: bool) -> tuple[ExportBatch, Semaphore]:
         """A timeline semaphore: what the queue does with it, and CUDA's side of it."""
         semaphore = self._exporter.timeline()
         self._vulkan.append(semaphore)
         imported = Semaphore(self.context, self._exporter.semaphore_fd(semaphore))
         self._cuda.append(("cuDestroyExternalSemaphore", imported.handle))
-        return Batch(semaphore, waits), imported
+        return ExportBatch(semaphore, waits), imported
 
-    def mapping(self, buffer: Any) -> Mapping:
+    def mapping(self, buffer: Any) -> MemoryMapping:
         """Import the memory of a block, at the first call for it."""
-        mapping: Mapping | None = self._mappings.get(buffer)
+        mapping: MemoryMapping | None = self._mappings.get(buffer)
         if mapping is None:
             if not buffer.exportable():
                 raise UnsupportedError(
                     "kompute_dml.cuda: expected memory that Vulkan's driver exports, but this "
                     "device's memory was not allocated so")
-            mapping = Mapping(self.context, *self._exporter.memory(*buffer.handles()),
+            mapping = MemoryMapping(self.context, *self._exporter.memory(*buffer.handles()),
                               buffer.dedicated())
             self._mappings[buffer] = mapping
         return mapping
@@ -120,9 +120,9 @@ _links: weakref.WeakKeyDictionary[Engine, Link] = weakref.WeakKeyDictionary()
 
 def link_of(device: Device) -> Link:
     """The device's link, made at first use. Callers hold the device's lock."""
-    engine = device._runtime.engine
+    engine = device.runtime.engine
     link = _links.get(engine)
     if link is None:
-        device._recorder.check()
+        device.recorder.check()
         link = _links[engine] = Link(engine)
     return link

@@ -6,10 +6,23 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..bindings import BufferBinding
+from ..device import Device
 from ..errors import UnsupportedError, ValidationError
+from ..graph import compiled as _compiled  # noqa: F401  (devices compile graphs then)
+from ..graph.desc import (
+    ConstantDataGraphNodeDesc,
+    GraphDesc,
+    InputGraphEdgeDesc,
+    IntermediateGraphEdgeDesc,
+    OperatorGraphNodeDesc,
+    OutputGraphEdgeDesc,
+)
+from ..graph.step import tensors
+from ..operators.base import definitions
 from . import onnx_model
-from .model import Binding, Bindings, Dispatchable
-from .operator import Operator
+from .model import Binding, Bindings, DispatchableModel
+from .operator import OperatorModel
 from .serialized import SerializedGraph
 
 
@@ -34,16 +47,14 @@ class Executable(Protocol):
     def finish(self) -> None: ...
 
 
-def executable(resources: Resources, dispatchable: Dispatchable) -> Executable:
+def executable(resources: Resources, dispatchable: DispatchableModel) -> Executable:
     if dispatchable.onnx is not None:
         return OnnxExecutable(resources, dispatchable)
     return CompiledExecutable(resources, dispatchable)
 
 
-def operator_desc(operator: Operator) -> Any:
+def operator_desc(operator: OperatorModel) -> Any:
     """The descriptor of the package for ``operator``; UnsupportedError where it is missing."""
-    from ..operators.base import definitions
-
     definition = definitions().get(operator.name)
     if definition is None:
         raise UnsupportedError(
@@ -51,7 +62,7 @@ def operator_desc(operator: Operator) -> Any:
         )
 
     def nested(value: Any) -> Any:
-        if isinstance(value, Operator):
+        if isinstance(value, OperatorModel):
             return operator_desc(value)
         if type(value) is tuple:
             return tuple(map(nested, value))
@@ -63,7 +74,7 @@ def operator_desc(operator: Operator) -> Any:
 class CompiledExecutable:
     """A compiled and initialized operator or graph, with its temporary and persistent resources."""
 
-    def __init__(self, resources: Resources, dispatchable: Dispatchable) -> None:
+    def __init__(self, resources: Resources, dispatchable: DispatchableModel) -> None:
         self._resources = resources
         self.clock = self._device = device = resources.device
         self._operator, self._graph = dispatchable.operator, dispatchable.graph
@@ -132,40 +143,26 @@ class CompiledExecutable:
         return ranges
 
     def _scratch(self, size: int) -> Any:
-        from .. import BufferBinding
-
         return BufferBinding(self._device.create_buffer(size)) if size else None
 
 
 def _graph_of_one(operator: Any) -> Any:
     """A graph of one operator; its inputs and outputs are the tensors that are not absent."""
-    from .. import GraphDesc, InputGraphEdgeDesc, OperatorGraphNodeDesc, OutputGraphEdgeDesc
-    from ..graph.step import tensors
-
-    given, made = (
+    inputs, outputs = (
         [(i, t.path) for i, t in enumerate(side) if t.desc is not None]
         for side in tensors(operator)
     )
     return GraphDesc(
-        len(given), len(made), [OperatorGraphNodeDesc(operator)],
-        [InputGraphEdgeDesc(number, 0, slot, name) for number, (slot, name) in enumerate(given)],
-        [OutputGraphEdgeDesc(0, slot, number, name) for number, (slot, name) in enumerate(made)],
+        len(inputs), len(outputs), [OperatorGraphNodeDesc(operator)],
+        [InputGraphEdgeDesc(number, 0, slot, name) for number, (slot, name) in enumerate(inputs)],
+        [OutputGraphEdgeDesc(0, slot, number, name) for number, (slot, name) in enumerate(outputs)],
     )
 
 
-def _graph_of_nodes(device: Any, graph: SerializedGraph) -> Any:
-    from .. import (
-        ConstantDataGraphNodeDesc,
-        GraphDesc,
-        InputGraphEdgeDesc,
-        IntermediateGraphEdgeDesc,
-        OperatorGraphNodeDesc,
-        OutputGraphEdgeDesc,
-    )
-
+def _graph_of_nodes(device: Device, graph: SerializedGraph) -> Any:
     nodes: list[Any] = []
     inputs, between, outputs = [], [], []
-    made: dict[str, tuple[int, int]] = {}
+    makers: dict[str, tuple[int, int]] = {}
     for number, node in enumerate(graph.nodes):
         if isinstance(node.what, bytes):
             nodes.append(ConstantDataGraphNodeDesc(node.what, node.name))
@@ -175,12 +172,12 @@ def _graph_of_nodes(device: Any, graph: SerializedGraph) -> Any:
         for slot, name in enumerate(node.inputs):
             if name in graph.inputs:
                 inputs.append(InputGraphEdgeDesc(graph.inputs.index(name), number, slot, name))
-            elif name in made:
-                between.append(IntermediateGraphEdgeDesc(*made[name], number, slot, name))
+            elif name in makers:
+                between.append(IntermediateGraphEdgeDesc(*makers[name], number, slot, name))
             elif name:
                 raise ValidationError(f"node {node.name!r}: no node before it makes {name!r}")
         for slot, name in enumerate(node.outputs):
-            made[name] = number, slot
+            makers[name] = number, slot
             if name in graph.outputs:
                 outputs.append(OutputGraphEdgeDesc(number, slot, graph.outputs.index(name), name))
     return GraphDesc(len(graph.inputs), len(graph.outputs), nodes, inputs, outputs, between)
@@ -189,7 +186,7 @@ def _graph_of_nodes(device: Any, graph: SerializedGraph) -> Any:
 class OnnxExecutable:
     """An ONNX model in a session. Its time is the host's, transfers of inputs and outputs in it."""
 
-    def __init__(self, resources: Resources, dispatchable: Dispatchable) -> None:
+    def __init__(self, resources: Resources, dispatchable: DispatchableModel) -> None:
         assert dispatchable.onnx is not None
         self._resources = resources
         self._session = onnx_model.Session(dispatchable.onnx, resources.device.adapter)

@@ -15,9 +15,9 @@ from typing import Any
 from ..compiler import ExecutionFlags
 from ..errors import ValidationError
 from . import image, jsonc, serialized
-from .node import Node, closest
+from .node import NodeModel, closest
 from .onnx_model import OnnxModel
-from .operator import Operator, read_flags, read_operator
+from .operator import OperatorModel, read_flags, read_operator
 from .resource import Resource, find_file, read_resource
 from .serialized import SerializedGraph
 
@@ -40,11 +40,11 @@ Bindings = Mapping[str, tuple[Binding, ...]]
 
 
 @dataclass(frozen=True)
-class Dispatchable:
+class DispatchableModel:
     """Something to execute: an operator, a serialized graph or an ONNX model."""
 
     name: str
-    operator: Operator | None = None
+    operator: OperatorModel | None = None
     graph: SerializedGraph | None = None
     onnx: OnnxModel | None = None
     bindings: Bindings = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Dispatchable:
 
 
 @dataclass(frozen=True)
-class Dispatch:
+class DispatchCommand:
     dispatchable: str
     bindings: Bindings
 
@@ -75,7 +75,7 @@ class WriteFile:
     dimensions: tuple[int, ...]
 
 
-Command = Dispatch | Print | WriteFile
+Command = DispatchCommand | Print | WriteFile
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Model:
     """A model file."""
 
     resources: Mapping[str, Resource]
-    dispatchables: Mapping[str, Dispatchable]
+    dispatchables: Mapping[str, DispatchableModel]
     commands: tuple[Command, ...]
 
 
@@ -101,7 +101,7 @@ def load(path: str | os.PathLike[str]) -> Model:
 
 def parse(text: str, source: str = "model", folder: Path = Path()) -> Model:
     """Read a model from text; ``folder`` is where its files are looked for first."""
-    root = Node(jsonc.parse(text, source), source)
+    root = NodeModel(jsonc.parse(text, source), source)
     root.known("resources", "dispatchables", "commands")
     resources = {n: read_resource(n, node, folder) for n, node in root.need("resources").members()}
     dispatchables = {
@@ -118,24 +118,25 @@ def parse(text: str, source: str = "model", folder: Path = Path()) -> Model:
 
 
 def _dispatchable(
-    name: str, node: Node, resources: Mapping[str, Resource], folder: Path
-) -> Dispatchable:
+    name: str, node: NodeModel, resources: Mapping[str, Resource], folder: Path
+) -> DispatchableModel:
     match node.need("type", "Type").string().lower():
         case "hlsl":
-            return Dispatchable(name, unsupported="is an HLSL shader, which is not supported: it "
+            return DispatchableModel(name,
+                                     unsupported="is an HLSL shader, which is not supported: it "
                                 "would take Microsoft's compiler; write it in GLSL for kp instead")
         case "onnx":
-            return Dispatchable(name, onnx=_onnx_model(node, folder))
+            return DispatchableModel(name, onnx=_onnx_model(node, folder))
         case "dmlserializedgraph":
             node.known("type", "sourcePath", "executionFlags", "bindings")
             path = find_file(node.need("sourcePath"), folder)
-            return Dispatchable(name, graph=serialized.load(path), flags=_flags(node))
+            return DispatchableModel(name, graph=serialized.load(path), flags=_flags(node))
     operator = read_operator(node, also=("dmlCompileType", "executionFlags", "bindings"))
     compile_type = node.get("dmlCompileType")
     if compile_type is not None and compile_type.value not in ("DmlCompileOp", "DmlCompileGraph"):
         compile_type.fail("DmlCompileOp or DmlCompileGraph")
     bindings = node.get("bindings")
-    return Dispatchable(
+    return DispatchableModel(
         name, operator,
         bindings={} if bindings is None else _bindings(bindings, operator, resources),
         as_graph=compile_type is not None and compile_type.value == "DmlCompileGraph",
@@ -143,18 +144,18 @@ def _dispatchable(
     )
 
 
-def _flags(node: Node) -> ExecutionFlags:
-    given = node.get("executionFlags")
-    return ExecutionFlags(0 if given is None else read_flags(given, "DML_EXECUTION_FLAGS"))
+def _flags(node: NodeModel) -> ExecutionFlags:
+    flags = node.get("executionFlags")
+    return ExecutionFlags(0 if flags is None else read_flags(flags, "DML_EXECUTION_FLAGS"))
 
 
-def _onnx_model(node: Node, folder: Path) -> OnnxModel:
+def _onnx_model(node: NodeModel, folder: Path) -> OnnxModel:
     node.known("type", "sourcePath", "freeDimensionNameOverrides", "graphOptimizationLevel",
                "freeDimensionDenotationOverrides", "sessionOptionsConfigEntries", "loggingLevel")
 
-    def pairs(name: str) -> Iterator[tuple[str, Node]]:
-        found = node.get(name)
-        return iter(()) if found is None else found.members()
+    def pairs(name: str) -> Iterator[tuple[str, NodeModel]]:
+        table = node.get(name)
+        return iter(()) if table is None else table.members()
 
     level, logging = node.get("graphOptimizationLevel"), node.get("loggingLevel")
     return OnnxModel(
@@ -171,7 +172,8 @@ def _onnx_model(node: Node, folder: Path) -> OnnxModel:
 
 
 def _command(
-    node: Node, resources: Mapping[str, Resource], dispatchables: Mapping[str, Dispatchable]
+    node: NodeModel, resources: Mapping[str, Resource], dispatchables: Mapping[str,
+                                                                               DispatchableModel]
 ) -> Command:
     kind = node.need("type")
     match kind.string().lower():
@@ -182,7 +184,7 @@ def _command(
             bindings = _bindings(node.need("bindings"), target.operator, resources)
             if target.graph is not None:
                 _check_edges(node.need("bindings"), target.graph)
-            return Dispatch(target.name, bindings)
+            return DispatchCommand(target.name, bindings)
         case "print":
             node.known("type", "resource", "verbose")
             verbose = node.get("verbose")
@@ -199,14 +201,14 @@ def _command(
     kind.fail('"dispatch", "print" or "writeFile"')
 
 
-def _reference(node: Node, known: Mapping[str, Any], what: str) -> str:
+def _reference(node: NodeModel, known: Mapping[str, Any], what: str) -> str:
     name = node.string()
     if name not in known:
         raise node.error(f"the model has no {what} {name!r}{closest(name, known)}")
     return name
 
 
-def _typed_resource(node: Node, resources: Mapping[str, Resource]) -> str:
+def _typed_resource(node: NodeModel, resources: Mapping[str, Resource]) -> str:
     name = _reference(node.need("resource"), resources, "resource")
     if resources[name].data_type is None:
         raise node.error(f"resource {name!r} has initialValuesDataType UNKNOWN, so its values "
@@ -215,7 +217,7 @@ def _typed_resource(node: Node, resources: Mapping[str, Resource]) -> str:
 
 
 def _bindings(
-    node: Node, operator: Operator | None, resources: Mapping[str, Resource]
+    node: NodeModel, operator: OperatorModel | None, resources: Mapping[str, Resource]
 ) -> dict[str, tuple[Binding, ...]]:
     result = {}
     for name, target in node.members():
@@ -226,7 +228,7 @@ def _bindings(
     return result
 
 
-def _check_edges(node: Node, graph: SerializedGraph) -> None:
+def _check_edges(node: NodeModel, graph: SerializedGraph) -> None:
     known = (*graph.inputs, *graph.outputs)
     for name, target in node.members():
         if name not in known:
@@ -236,7 +238,7 @@ def _check_edges(node: Node, graph: SerializedGraph) -> None:
         node.need(name)
 
 
-def _check_bind_point(node: Node, name: str, bound: int, operator: Operator) -> None:
+def _check_bind_point(node: NodeModel, name: str, bound: int, operator: OperatorModel) -> None:
     fields = {f.name: f for f in operator.spec.tensors}
     if name not in fields:
         raise node.error(f"{operator.name} has no tensor {name!r}{closest(name, fields)}; it has "
@@ -248,7 +250,7 @@ def _check_bind_point(node: Node, name: str, bound: int, operator: Operator) -> 
                          f"has), but got {bound}")
 
 
-def _binding(node: Node, resources: Mapping[str, Resource]) -> Binding:
+def _binding(node: NodeModel, resources: Mapping[str, Resource]) -> Binding:
     if isinstance(node.value, str):
         return Binding(_reference(node, resources, "resource"))
     # format and counter are for HLSL, shape for ONNX; operators take no notice of them.

@@ -27,7 +27,7 @@ def closest(name: str, known: Collection[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeModel:
     """A value of a JSON document. The readers raise ValidationError if it is of another kind."""
 
     value: Any
@@ -43,7 +43,7 @@ class Node:
 
     # -- objects and arrays
 
-    def known(self, *names: str) -> Node:
+    def known(self, *names: str) -> NodeModel:
         """This object. Raises if it has members other than ``names`` and ``$...``."""
         if not isinstance(self.value, dict):
             self.fail("an object")
@@ -58,7 +58,7 @@ class Node:
         """Whether the member is present and not null."""
         return isinstance(self.value, dict) and self.value.get(name) is not None
 
-    def get(self, name: str, *aliases: str) -> Node | None:
+    def get(self, name: str, *aliases: str) -> NodeModel | None:
         """The first member present under any of the names; null counts as absent."""
         if not isinstance(self.value, dict):
             self.fail("an object")
@@ -67,26 +67,26 @@ class Node:
                 return self._child(self.value[each], f".{each}" if self.path else each)
         return None
 
-    def need(self, name: str, *aliases: str) -> Node:
+    def need(self, name: str, *aliases: str) -> NodeModel:
         """As :meth:`get`, for a required member."""
         child = self.get(name, *aliases)
         if child is None:
             raise self.error(f"field {name!r} is required")
         return child
 
-    def members(self) -> Iterator[tuple[str, Node]]:
+    def members(self) -> Iterator[tuple[str, NodeModel]]:
         if not isinstance(self.value, dict):
             self.fail("an object")
         for name in self.value:
             yield name, self._child(self.value[name], f".{name}" if self.path else name)
 
-    def items(self) -> list[Node]:
+    def items(self) -> list[NodeModel]:
         if not isinstance(self.value, list):
             self.fail("an array")
         return [self._child(value, f"[{i}]") for i, value in enumerate(self.value)]
 
-    def _child(self, value: Any, step: str) -> Node:
-        return Node(value, self.source, self.path + step)
+    def _child(self, value: Any, step: str) -> NodeModel:
+        return NodeModel(value, self.source, self.path + step)
 
     # -- scalars
 
@@ -108,7 +108,7 @@ class Node:
 
     def scalar(self, data_type: DataType) -> Any:
         """One value of ``data_type`` as a NumPy scalar."""
-        return Node([self.value], self.source, self.path)._typed(data_type, lambda i: self)[0]
+        return NodeModel([self.value], self.source, self.path)._typed(data_type, lambda i: self)[0]
 
     def array(self, data_type: DataType) -> np.ndarray:
         """An array of values of ``data_type``."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import onnxruntime as provider
 from ..errors import UnsupportedError, ValidationError
 from ..layout import product
 from ..onnxruntime import own_errors
@@ -31,7 +32,7 @@ class OnnxModel:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class OnnxTensor:
     """An input or output; free dimensions are None."""
 
     name: str
@@ -39,12 +40,13 @@ class Tensor:
     shape: tuple[int | None, ...]
 
     @classmethod
-    def of(cls, found: Any) -> Tensor:
-        kind = found.type.removeprefix("tensor(").removesuffix(")")
+    def of(cls, described: Any) -> OnnxTensor:
+        kind = described.type.removeprefix("tensor(").removesuffix(")")
         if kind not in _TYPES:
-            raise UnsupportedError(f"{found.name} is {found.type}, which DirectML does not have")
-        shape = tuple(n if isinstance(n, int) and n >= 0 else None for n in found.shape)
-        return cls(found.name, np.dtype(_TYPES[kind]), shape)
+            raise UnsupportedError(
+                f"{described.name} is {described.type}, which DirectML does not have")
+        shape = tuple(n if isinstance(n, int) and n >= 0 else None for n in described.shape)
+        return cls(described.name, np.dtype(_TYPES[kind]), shape)
 
 
 class Session:
@@ -52,8 +54,6 @@ class Session:
 
     def __init__(self, model: OnnxModel, adapter: Any) -> None:
         """Raises UnsupportedError without ONNX Runtime, ValidationError for what is no model."""
-        from .. import onnxruntime as provider
-
         provider.register()  # says what is missing
         import onnxruntime
 
@@ -72,16 +72,16 @@ class Session:
         with own_errors(str(model.path)):
             self._session = provider.session(
                 str(model.path), session_options=options, adapter=adapter.uuid, claim="all")
-        self.inputs = [Tensor.of(each) for each in self._session.get_inputs()]
-        self.outputs = [Tensor.of(each) for each in self._session.get_outputs()]
+        self.inputs = [OnnxTensor.of(each) for each in self._session.get_inputs()]
+        self.outputs = [OnnxTensor.of(each) for each in self._session.get_outputs()]
 
     def run(self, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         with own_errors("ONNX Runtime"):
-            made = self._session.run(None, feed)
-        return {tensor.name: array for tensor, array in zip(self.outputs, made)}
+            arrays = self._session.run(None, feed)
+        return {tensor.name: array for tensor, array in zip(self.outputs, arrays)}
 
 
-def shaped(tensor: Tensor, data: np.ndarray, shape: tuple[int, ...] | None) -> np.ndarray:
+def shaped(tensor: OnnxTensor, data: np.ndarray, shape: tuple[int, ...] | None) -> np.ndarray:
     """The first bytes of ``data`` as an input; a free dimension without a shape is 1."""
     sizes = shape or tuple(1 if n is None else n for n in tensor.shape)
     wanted = product(sizes) * tensor.dtype.itemsize

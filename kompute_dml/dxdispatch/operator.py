@@ -13,14 +13,14 @@ from ..attributes import ScaleBias, Size2d
 from ..desc import TensorDesc, TensorFlags
 from ..dtypes import DataType
 from ..errors import ValidationError
-from .node import Node, closest
+from .node import NodeModel, closest
 
 _UINT = 2**32 - 1
 _RANGES = {"INT": (-(2**31), 2**31 - 1), "UINT": (0, _UINT), "UINT64": (0, 2**64 - 1)}
 
 
 @dataclass(frozen=True)
-class Operator:
+class OperatorModel:
     """An operator's structure: any of DirectML's, implemented here or not."""
 
     name: str
@@ -32,7 +32,8 @@ class Operator:
         return spec.operator(self.name)
 
 
-def read_operator(node: Node, also: tuple[str, ...] = (), fused: bool = False) -> Operator:
+def read_operator(node: NodeModel, also: tuple[str, ...] = (),
+                  fused: bool = False) -> OperatorModel:
     type_node = node.need("Type", "type")
     name = "DML_OPERATOR_" + type_node.string().removeprefix("DML_OPERATOR_")
     if name not in spec.operator_names():
@@ -46,7 +47,7 @@ def read_operator(node: Node, also: tuple[str, ...] = (), fused: bool = False) -
     else:
         node.known("type", "Type", "desc", "Desc", *also)
         desc.known(*known)
-    return Operator(name, {f.snake: _field(desc, entry, f, fused) for f in entry.fields})
+    return OperatorModel(name, {f.snake: _field(desc, entry, f, fused) for f in entry.fields})
 
 
 def _count_fields(operator: str) -> dict[str, str]:
@@ -58,7 +59,7 @@ def _count_fields(operator: str) -> dict[str, str]:
     }
 
 
-def _field(desc: Node, entry: spec.OperatorSpec, f: spec.Field, fused: bool) -> Any:
+def _field(desc: NodeModel, entry: spec.OperatorSpec, f: spec.Field, fused: bool) -> Any:
     if fused and (f.is_tensor or f.type.startswith("OPERATOR_DESC")):
         return None  # the operator that it is fused into has the tensors; it fuses none itself
     counts = _count_fields(entry.name)
@@ -79,7 +80,7 @@ def _field(desc: Node, entry: spec.OperatorSpec, f: spec.Field, fused: bool) -> 
     return value
 
 
-def _attribute(node: Node, desc: Node, entry: spec.OperatorSpec, f: spec.Field) -> Any:
+def _attribute(node: NodeModel, desc: NodeModel, entry: spec.OperatorSpec, f: spec.Field) -> Any:
     if f.type == "TENSOR_DESC":
         return _tensor(node)
     if f.type == "TENSOR_DESC_ARRAY":
@@ -117,7 +118,7 @@ def _attribute(node: Node, desc: Node, entry: spec.OperatorSpec, f: spec.Field) 
     raise NotImplementedError(f"{entry.name}.{f.name} has type {f.type}")
 
 
-def _scalar_union(node: Node, data_type: DataType) -> Any:
+def _scalar_union(node: NodeModel, data_type: DataType) -> Any:
     """A number, or DML_SCALAR_UNION's member of the type: ``{"Int32": 5}``."""
     if not isinstance(node.value, dict):
         return node.scalar(data_type)
@@ -128,7 +129,7 @@ def _scalar_union(node: Node, data_type: DataType) -> Any:
     return node.known(member).need(member).scalar(data_type)
 
 
-def _tensor(node: Node) -> TensorDesc:
+def _tensor(node: NodeModel) -> TensorDesc:
     fields = ("DataType", "Flags", "DimensionCount", "Sizes", "Strides",
               "TotalTensorSizeInBytes", "GuaranteedBaseOffsetAlignment")
     kind = node.get("Type")
@@ -147,7 +148,7 @@ def _tensor(node: Node) -> TensorDesc:
     alignment = desc.get("GuaranteedBaseOffsetAlignment")
     if count is not None and count.integer() != len(sizes):
         raise count.error(f"expected {count.value} entries in Sizes, but got {len(sizes)}")
-    given = (
+    arguments = (
         data_type,
         tuple(sizes),
         tuple(n.integer(0, _UINT) for n in strides.items()) or None if strides else None,
@@ -156,12 +157,12 @@ def _tensor(node: Node) -> TensorDesc:
         0 if alignment is None else alignment.integer(0, _UINT),
     )
     try:
-        return TensorDesc(*given)  # type: ignore[arg-type]
+        return TensorDesc(*arguments)  # type: ignore[arg-type]
     except ValidationError as error:
         raise desc.error(str(error)) from None
 
 
-def _enum(node: Node, enum: str) -> int:
+def _enum(node: NodeModel, enum: str) -> int:
     """A value of a DirectML enumeration, by its full name or without its prefix."""
     values: dict[str, int] = spec.document()["enums"][enum]
     prefix = enum.removesuffix("S")  # of FLAGS
@@ -173,7 +174,7 @@ def _enum(node: Node, enum: str) -> int:
     raise node.error(f"expected {enum} to be one of {names}, but got {name!r}")
 
 
-def read_flags(node: Node, enum: str) -> int:
+def read_flags(node: NodeModel, enum: str) -> int:
     if isinstance(node.value, str):
         return _enum(node, enum)
     if not isinstance(node.value, list):
@@ -184,7 +185,7 @@ def read_flags(node: Node, enum: str) -> int:
     return flags
 
 
-def read_data_type(node: Node, unknown: bool = False) -> Any:
+def read_data_type(node: NodeModel, unknown: bool = False) -> Any:
     """The data type named; None for UNKNOWN where that is allowed."""
     name = node.string().removeprefix("DML_TENSOR_DATA_TYPE_")
     if name in DataType.__members__:

@@ -11,7 +11,7 @@ import numpy as np
 from ..dtypes import DataType
 from ..errors import ValidationError
 from . import image
-from .node import Node
+from .node import NodeModel
 from .operator import read_data_type
 
 _UINT = 2**32 - 1
@@ -33,7 +33,7 @@ class Resource:
     """Whether an ONNX model's output sizes and fills it."""
 
 
-def read_resource(name: str, node: Node, folder: Path) -> Resource:
+def read_resource(name: str, node: NodeModel, folder: Path) -> Resource:
     node.known(
         "type", "initialValues", "initialValuesDataType", "initialValuesOffsetInBytes",
         "sizeInBytes", "resampleSize", "resampleMode",
@@ -79,7 +79,7 @@ def read_resource(name: str, node: Node, folder: Path) -> Resource:
     return Resource(name, data_type, values, offset, size)
 
 
-def _mixed(node: Node) -> np.ndarray:
+def _mixed(node: NodeModel) -> np.ndarray:
     parts = []
     for item in node.items():
         item.known("name", "type", "value")
@@ -88,7 +88,7 @@ def _mixed(node: Node) -> np.ndarray:
     return np.frombuffer(b"".join(parts), np.uint8)
 
 
-def _generated(node: Node, data_type: DataType) -> np.ndarray:
+def _generated(node: NodeModel, data_type: DataType) -> np.ndarray:
     if node.has("value"):
         node.known("valueCount", "value")
         count = node.need("valueCount").integer(1, _UINT)
@@ -105,7 +105,7 @@ def _generated(node: Node, data_type: DataType) -> np.ndarray:
     raise node.error("expected one of the fields value, valueStart or sourcePath")
 
 
-def find_file(node: Node, folder: Path) -> Path:
+def find_file(node: NodeModel, folder: Path) -> Path:
     """The file that ``node`` names, beside the model or in the current directory."""
     name = node.string()
     for path in (folder / name, Path(name)):
@@ -114,7 +114,7 @@ def find_file(node: Node, folder: Path) -> Path:
     raise node.error(f"no file {name!r} in {folder.resolve()} or in the current directory")
 
 
-def _image(node: Node, path: Path, data_type: DataType | None) -> np.ndarray:
+def _image(node: NodeModel, path: Path, data_type: DataType | None) -> np.ndarray:
     size, mode = node.get("resampleSize"), node.get("resampleMode")
     if mode is not None and mode.string() != "scale":
         mode.fail('"scale"')
@@ -127,7 +127,7 @@ def _image(node: Node, path: Path, data_type: DataType | None) -> np.ndarray:
         raise node.error(str(error)) from None
 
 
-def _file(node: Node, path: Path, data_type: DataType | None) -> np.ndarray:
+def _file(node: NodeModel, path: Path, data_type: DataType | None) -> np.ndarray:
     if path.suffix.lower() == ".npy":
         try:
             with path.open("rb") as file:
@@ -137,15 +137,15 @@ def _file(node: Node, path: Path, data_type: DataType | None) -> np.ndarray:
         if array.dtype == np.bool_:
             array = array.astype(np.uint8)
         try:
-            found = DataType.of(array.dtype.newbyteorder("="))
+            own = DataType.of(array.dtype.newbyteorder("="))
         except ValidationError:
             raise node.error(f"{path} holds {array.dtype}, which is no DirectML type") from None
-        if data_type not in (None, found):
+        if data_type not in (None, own):
             raise node.error(
                 f"expected the data of {path} to be initialValuesDataType {data_type}, "
-                f"but got {found}"
+                f"but got {own}"
             )
-        return np.ascontiguousarray(array, found.dtype).reshape(-1)
+        return np.ascontiguousarray(array, own.dtype).reshape(-1)
     if data_type is None:
         raise node.error("a raw file needs initialValuesDataType, which is not given")
     data = path.read_bytes()

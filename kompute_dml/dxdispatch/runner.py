@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from ..bench.timing import ONCE, Loop, Timings, measure, report
+from ..bindings import BufferBinding
+from ..device import Device
 from ..errors import DmlError, UnsupportedError, ValidationError
 from ..files import replaced
 from . import image
 from .executable import Executable, executable, operator_desc
-from .model import Binding, Dispatch, Model, Print, WriteFile
+from .model import Binding, DispatchCommand, Model, Print, WriteFile
 from .resource import Resource
 
 
@@ -37,7 +39,7 @@ class Runner:
     def __init__(
         self,
         model: Model,
-        device: Any,
+        device: Device,
         *,
         loop: Loop = ONCE,
         verbosity: int = 0,
@@ -65,7 +67,7 @@ class Runner:
         """Execute the commands."""
         for command in self.model.commands:
             match command:
-                case Dispatch():
+                case DispatchCommand():
                     timings = self.dispatch(command)
                     for line in report(command.dispatchable, timings, self.verbosity):
                         self._write(line)
@@ -74,7 +76,7 @@ class Runner:
                 case WriteFile():
                     self._write_file(command)
 
-    def dispatch(self, command: Dispatch) -> Timings:
+    def dispatch(self, command: DispatchCommand) -> Timings:
         """Execute one dispatch command, as often as the loop says."""
         target = self.executables[command.dispatchable]
         with _naming(f"dispatch of {command.dispatchable!r}"):
@@ -99,8 +101,6 @@ class Runner:
 
     def binding(self, source: Binding) -> Any:
         """The range of a buffer that ``source`` stands for."""
-        from .. import BufferBinding
-
         resource = self.model.resources[source.resource]
         if resource.deferred:
             raise ValidationError(f"resource {resource.name!r} is deferred: only an output of an "
@@ -187,7 +187,7 @@ class Runner:
             data, array = image.encode(array, suffix, f"writeFile of {command.resource!r}"), None
         try:
             # By its path NumPy would add .npy to a name in capitals.
-            with replaced(path) as made, made.open("wb") as file:
+            with replaced(path) as temporary, temporary.open("wb") as file:
                 if array is None:
                     file.write(data)
                 else:

@@ -19,7 +19,7 @@ from ..attributes import ScaleBias, Size2d
 from ..desc import TensorDesc
 from ..dtypes import DataType
 from ..errors import UnsupportedError, ValidationError
-from .operator import Operator
+from .operator import OperatorModel
 
 _OPERATOR, _CONSTANT = 1, 2
 _BY_NAME, _RAW = 1, 2
@@ -29,18 +29,18 @@ _ARRAYS = {7: "u4", 8: "i4", 9: "f4"}
 
 
 @dataclass(frozen=True)
-class Node:
+class SerializedNode:
     """An operator or a constant, and the names of its edges: empty where a tensor is absent."""
 
     name: str
-    what: Operator | bytes
+    what: OperatorModel | bytes
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class SerializedGraph:
-    nodes: tuple[Node, ...]
+    nodes: tuple[SerializedNode, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
@@ -63,12 +63,12 @@ def load(path: Path) -> SerializedGraph:
         raise ValidationError(f"{path} is no serialized graph that can be read: {error}") from None
 
 
-def _node(node: _Table, folder: Path) -> Node:
+def _node(node: _Table, folder: Path) -> SerializedNode:
     name, (kind, desc) = node.string(2), node.union(0)
     if kind == _CONSTANT:
         stored, constant = desc.union(0)
         if stored == _RAW:
-            what: Operator | bytes = constant.array(0, "u1").tobytes()
+            what: OperatorModel | bytes = constant.array(0, "u1").tobytes()
         elif stored == _BY_NAME:
             file = folder / f"{constant.string(0)}.bin"
             try:
@@ -81,10 +81,10 @@ def _node(node: _Table, folder: Path) -> Node:
         what = _operator(desc, node.strings(3), node.strings(4))
     else:
         raise ValueError(f"the node {name!r} is neither an operator nor a constant")
-    return Node(name, what, node.strings(3), node.strings(4))
+    return SerializedNode(name, what, node.strings(3), node.strings(4))
 
 
-def _operator(node: _Table, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Operator:
+def _operator(node: _Table, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> OperatorModel:
     """Absent tensors have an empty edge name and no description; attributes stand in order."""
     name = node.string(0)
     if name not in spec.operator_names():
@@ -101,12 +101,12 @@ def _operator(node: _Table, inputs: tuple[str, ...], outputs: tuple[str, ...]) -
             fields[f.snake] = _tensor(next(descs)) if next(edges, "") else None
         else:
             fields[f.snake] = _attribute(next(attributes, None), f, fields)
-    return Operator(name, fields)
+    return OperatorModel(name, fields)
 
 
-def _activation(node: _Table) -> Operator:
+def _activation(node: _Table) -> OperatorModel:
     name, attributes = node.string(0), iter(node.tables(1))
-    return Operator(name, {
+    return OperatorModel(name, {
         f.snake: None if f.is_tensor else _attribute(next(attributes, None), f, {})
         for f in spec.operator(name).fields})
 
@@ -137,8 +137,8 @@ def _attribute(node: _Table | None, f: spec.Field, fields: dict[str, Any]) -> An
     parts = value.struct(_STRUCTS[kind])
     if f.enum == "DML_TENSOR_DATA_TYPE":
         return DataType(parts[0])
-    made = {"SCALE_BIAS": ScaleBias, "SIZE_2D": Size2d}.get(f.type)
-    return made(*parts) if made else parts[0]
+    struct = {"SCALE_BIAS": ScaleBias, "SIZE_2D": Size2d}.get(f.type)
+    return struct(*parts) if struct else parts[0]
 
 
 class _Table:

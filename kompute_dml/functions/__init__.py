@@ -12,17 +12,16 @@ import pkgutil
 from collections.abc import Callable
 from typing import Any
 
+from .. import operators as _operators  # noqa: F401  (registers them)
+from ..operators.base import definitions
+from .broadcasting import make_broadcasting
+from .generated import make_function
 from .registry import registered
 
 
 @functools.cache
 def functions() -> dict[str, Callable[..., Any]]:
     """The function level by name."""
-    from .. import operators as _operators  # noqa: F401  (registers them)
-    from ..operators.base import definitions
-    from .broadcasting import make_broadcasting
-    from .generated import make_function
-
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
     result = registered()

@@ -13,8 +13,8 @@ from ..layout import broadcast_sizes
 from ..operators.base import Definition, described
 from ..tensors import Tensor
 from .call import as_tensor, device_of, output, run
+from .call_cache import cached_call
 from .registry import too_many
-from .repeated import repeated
 
 
 def make_broadcasting(definition: Definition) -> Callable[..., Tensor]:
@@ -22,7 +22,7 @@ def make_broadcasting(definition: Definition) -> Callable[..., Tensor]:
     entry, name, defaults = definition.spec, definition.function_name, definition.defaults
     inputs = [f.snake for f in entry.inputs]
     result = entry.outputs[0]
-    made = result.snake
+    out_name = result.snake
     names = [argument(i) for i in inputs]
     typed_as = next((i for i, f in enumerate(entry.inputs) if _same_type(entry, f, result)), None)
     kin = [_kin(entry, f) for f in entry.inputs]
@@ -31,11 +31,11 @@ def make_broadcasting(definition: Definition) -> Callable[..., Tensor]:
 
     def call(*args: Any, **kwargs: Any) -> Tensor:
         values = arguments.bind(args, kwargs)
-        given = [values.pop(n) for n in names]
+        operands = [values.pop(n) for n in names]
         out = values.pop("out")
         data_type = values.pop("data_type", None)
-        device = device_of(*given, out)
-        tensors = _tensors(name, device, inputs, given, kin)
+        device = device_of(*operands, out)
+        tensors = _tensors(name, device, inputs, operands, kin)
         if typed_as is not None:
             data_type = tensors[typed_as].data_type
         elif out is not None and "data_type" not in kwargs:
@@ -46,7 +46,7 @@ def make_broadcasting(definition: Definition) -> Callable[..., Tensor]:
         if type_field is not None:
             values[type_field] = y.data_type
         bound: dict[str, Any] = dict(zip(inputs, tensors))
-        bound[made] = y
+        bound[out_name] = y
         run(definition.desc_class, device, bound, **values)
         return y
 
@@ -66,7 +66,7 @@ def make_broadcasting(definition: Definition) -> Callable[..., Tensor]:
     call.__module__ = "kompute_dml"
     call.__signature__ = signature  # type: ignore[attr-defined]
     call.__doc__ = _docstring(definition, options)
-    return repeated(call)
+    return cached_call(call)
 
 
 class Arguments:
@@ -158,8 +158,8 @@ def broadcast(name: str, tensors: list[Tensor]) -> list[Tensor]:
     try:
         sizes = broadcast_sizes(*(t.sizes for t in tensors))
     except ValueError:
-        given = " and ".join(str(list(t.sizes)) for t in tensors)
-        raise ValidationError(f"{name}: expected inputs that broadcast, but got {given}") from None
+        shown = " and ".join(str(list(t.sizes)) for t in tensors)
+        raise ValidationError(f"{name}: expected inputs that broadcast, but got {shown}") from None
     return [t if t.sizes == sizes else t.broadcast_to(sizes) for t in tensors]
 
 

@@ -9,27 +9,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..bindings import check_alias
 from ..desc import TensorDesc
+from ..device import Device, default_device
 from ..dtypes import DataType
 from ..errors import ValidationError, expect, refuse
-from ..graph.active import Taker, innermost
-from ..operators.base import OperatorDesc, bits
+from ..operators.base import OperatorDesc, bits, definition_of
 from ..runtime.heap import Place
 from ..tensors import Tensor
+from ..tracing import Tracer, tracing
 
 if TYPE_CHECKING:
     from ..compiler import CompiledOperator
-    from ..device import Device
+    from ..tensors.types import DataTypeLike
 
 
 def device_of(*values: Any) -> Device:
     """The device of the tensors among ``values``, or the graph of the expressions. Without either:
     the graph of the ``with`` block, else the default device."""
     devices: set[Any] = {v.device for v in values if isinstance(v, Tensor)}
-    if not devices and (graph := innermost.get()) is not None:
+    if not devices and (graph := tracing.get()) is not None:
         devices.add(graph)
     # Tensors of a graph's device become its constants.
-    devices -= {d.device for d in devices if isinstance(d, Taker)}
+    devices -= {d.device for d in devices if isinstance(d, Tracer)}
     if len(devices) > 1:
         raise ValidationError(
             f"expected all tensors of a call on one device, but they lie on {len(devices)}, "
@@ -38,13 +40,11 @@ def device_of(*values: Any) -> Device:
     if devices:
         device: Device = devices.pop()
         return device
-    from ..device import default_device
-
     return default_device()
 
 
 def as_tensor(
-    device: Device, name: str, field: str, value: Any, data_type: Any = None
+    device: Device, name: str, field: str, value: object, data_type: DataTypeLike | None = None
 ) -> Tensor:
     """``value`` itself if it is a tensor, else a tensor with its elements, which nothing may
     write."""
@@ -53,23 +53,24 @@ def as_tensor(
     number = isinstance(value, (bool, int, float, np.generic)) or (
         isinstance(value, np.ndarray) and value.ndim == 0)
     try:
-        return (device._number if number else device.tensor)(value, data_type)
+        return (device.number if number else device.tensor)(value, data_type)
     except ValidationError as error:
         raise ValidationError(f"{name}, {field}: {error}") from None
 
 
 def whole_numbers(
-    device: Device, name: str, field: str, value: Any, data_type: DataType
+    device: Device, name: str, field: str, value: object, data_type: DataType
 ) -> Tensor:
     """``value`` as a tensor of a type that must hold every number. A tensor stays as it is."""
     if isinstance(value, Tensor):
         return value
-    given = np.asarray(value)
-    if given.size and not data_type.is_float:
+    numbers = np.asarray(value)
+    if numbers.size and not data_type.is_float:
         limits = np.iinfo(data_type.dtype)
-        whole = given.dtype.kind in "iu" and limits.min <= given.min() and given.max() <= limits.max
+        whole = numbers.dtype.kind in "iu" and (
+            limits.min <= numbers.min() and numbers.max() <= limits.max)
         expect(whole, name, field, f"hold numbers of type {data_type}", value)
-    return as_tensor(device, name, field, given, data_type)
+    return as_tensor(device, name, field, numbers, data_type)
 
 
 def output(
@@ -97,6 +98,8 @@ def run(
 
     Compiled operators are kept per description. Raises what ``create_operator`` raises.
     """
+    if _is_empty(desc_class, tensors):
+        return
     descs: dict[str, Any] = {}
     slots: dict[str, Tensor | None] = {}
     for name, t in tensors.items():
@@ -105,21 +108,41 @@ def run(
         else:
             slots |= {f"{name}[{i}]": x for i, x in enumerate(t)}
             descs[name] = tuple([x.desc for x in t])
-    if isinstance(device, Taker):
+    if isinstance(device, Tracer):
         device.add(desc_class(**descs, **attributes),
                    {name: t for name, t in slots.items() if t is not None})
         return
     key = (desc_class, *descs.values(), *[bits(v) for v in attributes.values()])
-    with device._runtime.lock:
+    with device.runtime.lock:
         try:
-            compiled = device._compiled.get(key)
+            compiled = device.compiled.get(key)
         except TypeError:  # not hashable: no operator takes such an attribute
             device.create_operator(desc_class(**descs, **attributes))
             raise
         if compiled is None:
             desc: OperatorDesc = desc_class(**descs, **attributes)
-            compiled = device._compile_cached(desc, key)
+            compiled = device.compile_cached(desc, key)
         execute(device, compiled, [slots.get(f.snake) for f in compiled.tensors])
+
+
+def _is_empty(
+    desc_class: Any, tensors: Mapping[str, Tensor | Sequence[Tensor] | None]
+) -> bool:
+    """Whether nothing is to be computed, because the outputs have no elements. Raises if they have
+    elements, but an input has none."""
+    for t in tensors.values():
+        if isinstance(t, Tensor):
+            if 0 in t.shape:
+                break
+        elif t is not None and any(0 in x.shape for x in t):
+            break
+    else:
+        return False
+    operator = definition_of(desc_class)
+    outputs = [t for f in operator.spec.outputs if (t := tensors.get(f.snake)) is not None]
+    empty = all(0 in x.shape for t in outputs for x in ([t] if isinstance(t, Tensor) else t))
+    expect(empty, operator.name, "the inputs", "have elements", "a tensor without any")
+    return True
 
 
 class Run(NamedTuple):
@@ -168,9 +191,9 @@ def execute(
     if shared:
         _check_sharing(compiled, tensors)
     temporary = compiled.plan.temporary_bytes
-    places.append((device._allocate(temporary), 0) if temporary else None)
+    places.append((device.allocate(temporary), 0) if temporary else None)
     places.append(None)
-    device._recorder.check()
+    device.recorder.check()
     compiled.run(places)
     if _notes.runs is not None:
         _notes.runs.append(Run(compiled, tensors))
@@ -184,16 +207,14 @@ def _check_sharing(compiled: CompiledOperator, tensors: Sequence[Tensor | None])
         out = tensors[i]
         if out is None:
             continue
-        for field, given in zip(compiled.tensors[:i], tensors):
-            if given is None or given.allocation is not out.allocation:
+        for field, other in zip(compiled.tensors[:i], tensors):
+            if other is None or other.allocation is not out.allocation:
                 continue
-            a, b = given.byte_offset, out.byte_offset
-            if a + given.nbytes <= b or b + out.nbytes <= a:
+            a, b = other.byte_offset, out.byte_offset
+            if a + other.nbytes <= b or b + out.nbytes <= a:
                 continue
-            if _interleave(given.desc, a, out.desc, b):
+            if _interleave(other.desc, a, out.desc, b):
                 continue
-            from ..bindings import check_alias
-
             expect(field.kind == "input", compiled.definition.name,
                    f"the ranges of {field.name} and {out_field.name}",
                    "not overlap (both are outputs)", "ranges that do")

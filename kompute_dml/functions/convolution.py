@@ -18,16 +18,17 @@ from .registry import function
 
 if TYPE_CHECKING:
     from ..tensors import Tensor
+    from ..tensors.types import DataTypeLike, TensorLike
 
 Window = Sequence[int] | int | None
 
 
-def _window(name: str, x: Tensor, given: Mapping[str, tuple[Window, int]]) -> dict[str, Any]:
+def _window(name: str, x: Tensor, windows: Mapping[str, tuple[Window, int]]) -> dict[str, Any]:
     """Attributes along the spatial dimensions. One number counts for all of them."""
     axes = x.ndim - 2
     expect(axes > 0, name, "x.sizes", "have at least 3 dimensions", list(x.sizes))
     result: dict[str, Any] = {"dimension_count": axes}
-    for field, (value, default) in given.items():
+    for field, (value, default) in windows.items():
         values = (default,) * axes if value is None else (
             (value,) * axes if isinstance(value, int) else integers(name, field, value))
         expect(len(values) == axes, name, field, f"have {axes} elements", list(values))
@@ -43,8 +44,8 @@ def _made(desc_class: Any, name: str, tensors: Mapping[str, Tensor | None], out:
     partial = desc_class(**descs, **attributes, output_tensor=None)
     definition = partial.operator
     definition.check_fields(partial, ("input", "attribute"))
-    made = definition.infer(partial)["output_tensor"]
-    y = output(device, out, name, made.sizes, made.data_type or data_type)
+    described = definition.infer(partial)["output_tensor"]
+    y = output(device, out, name, described.sizes, described.data_type or data_type)
     run(desc_class, device, {**tensors, "output_tensor": y}, **attributes)
     return y
 
@@ -115,11 +116,12 @@ def convolution_integer(
 
 @function
 def quantized_linear_convolution(
-    x: Any, x_scale: Any, x_zero_point: Any, filter: Any, filter_scale: Any,
-    filter_zero_point: Any, output_scale: Any, output_zero_point: Any = None, bias: Any = None, *,
+    x: TensorLike, x_scale: TensorLike, x_zero_point: TensorLike, filter: TensorLike,
+    filter_scale: TensorLike, filter_zero_point: TensorLike, output_scale: TensorLike,
+    output_zero_point: TensorLike | None = None, bias: TensorLike | None = None, *,
     strides: Window = None, dilations: Window = None, start_padding: Window = None,
-    end_padding: Window = None, group_count: int = 1, data_type: Any = None,
-    out: Tensor | None = None,
+    end_padding: Window = None, group_count: int = 1, data_type: DataTypeLike | None = None,
+    out: Tensor | None = None
 ) -> Tensor:
     """A convolution of quantized tensors (DML_QUANTIZED_LINEAR_CONVOLUTION_OPERATOR_DESC).
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,13 +16,16 @@ from .registry import function
 
 if TYPE_CHECKING:
     from ..tensors import Tensor
+    from ..tensors.types import TensorLike
 
 _add, _add1 = (make_broadcasting(definitions()[f"DML_OPERATOR_ELEMENT_WISE_{name}"])
                for name in ("ADD", "ADD1"))
 
 
 @function
-def add(a: Any, b: Any, *, fused_activation: Any = None, out: Tensor | None = None) -> Tensor:
+def add(
+    a: TensorLike, b: TensorLike, *, fused_activation: object = None, out: Tensor | None = None
+) -> Tensor:
     if fused_activation is None:
         return _add(a, b, out=out)
     return _add1(a, b, fused_activation=fused_activation, out=out)
@@ -37,7 +40,7 @@ sum before rounding (ELEMENT_WISE_ADD1; FLOAT32 and FLOAT16 only).
 
 @function
 def value_scale_2d(
-    x: Any, *, scale: float, bias: Sequence[float], out: Tensor | None = None
+    x: TensorLike, *, scale: float, bias: Sequence[float], out: Tensor | None = None
 ) -> Tensor:
     """``y[n, c, h, w] = scale * x[n, c, h, w] + bias[c]`` (DML_VALUE_SCALE_2D_OPERATOR_DESC).
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..dtypes import DataType, Scalar
 from ..errors import expect, integers
@@ -15,6 +15,7 @@ from .registry import function
 
 if TYPE_CHECKING:
     from ..tensors import Tensor
+    from ..tensors.types import DataTypeLike, TensorLike
 
 
 @function
@@ -23,7 +24,7 @@ def diagonal_matrix(
     *,
     offset: int = 0,
     value: float = 1.0,
-    data_type: Any = "float32",
+    data_type: DataTypeLike = "float32",
     out: Tensor | None = None,
 ) -> Tensor:
     """``out[..., y, x] = value if y + offset == x else 0`` (DML_DIAGONAL_MATRIX_OPERATOR_DESC).
@@ -44,13 +45,13 @@ def diagonal_matrix(
 
 @function
 def diagonal_matrix1(
-    input: Any = None,
+    input: TensorLike | None = None,
     *,
     sizes: Sequence[int] | None = None,
-    value: Any,
+    value: object,
     diagonal_fill_begin: int,
     diagonal_fill_end: int,
-    data_type: Any = None,
+    data_type: DataTypeLike | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
     """Fill diagonals ``begin <= x - y < end`` with ``value`` (DML_DIAGONAL_MATRIX1_OPERATOR_DESC).
@@ -86,7 +87,8 @@ def diagonal_matrix1(
 
 @function
 def fill_value_constant(
-    sizes: Sequence[int], *, value: Any, data_type: Any = "float32", out: Tensor | None = None
+    sizes: Sequence[int], *, value: object, data_type: DataTypeLike = "float32",
+    out: Tensor | None = None
 ) -> Tensor:
     """Every element is ``value`` (DML_FILL_VALUE_CONSTANT_OPERATOR_DESC).
 
@@ -103,8 +105,8 @@ def fill_value_constant(
 
 @function
 def fill_value_sequence(
-    sizes: Sequence[int], *, value_start: Any, value_delta: Any, data_type: Any = "float32",
-    out: Tensor | None = None,
+    sizes: Sequence[int], *, value_start: object, value_delta: object,
+    data_type: DataTypeLike = "float32", out: Tensor | None = None
 ) -> Tensor:
     """Element k is ``start + k * delta`` (DML_FILL_VALUE_SEQUENCE_OPERATOR_DESC).
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import integers
 from ..layout import product
@@ -13,11 +13,12 @@ from .registry import function
 
 if TYPE_CHECKING:
     from ..tensors import Tensor
+    from ..tensors.types import TensorLike
 
 
 @function
 def fold(
-    x: Any, sizes: Sequence[int], *, window_sizes: Sequence[int], strides: Sequence[int],
+    x: TensorLike, sizes: Sequence[int], *, window_sizes: Sequence[int], strides: Sequence[int],
     dilations: Sequence[int], start_padding: Sequence[int], end_padding: Sequence[int],
     out: Tensor | None = None,
 ) -> Tensor:

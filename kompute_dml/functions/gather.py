@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import whole
 from ..operators.base import axis_in
@@ -12,11 +12,12 @@ from .registry import function
 
 if TYPE_CHECKING:
     from ..tensors import Tensor
+    from ..tensors.types import TensorLike
 
 
 @function
 def one_hot(
-    indices: Any, values: Any, *, depth: int | None = None, axis: int = -1,
+    indices: TensorLike, values: object, *, depth: int | None = None, axis: int = -1,
     out: Tensor | None = None,
 ) -> Tensor:
     """``out = values[1] where an index points along axis, else values[0]``

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from .. import spec
 from ..dtypes import DataType
 from ..errors import expect, integers, whole
-from ..operators.base import Definition, Output, described
+from ..operators.base import KEEPS_SIZES, Definition, Output, described
 from ..spec import Field
 from ..tensors import Tensor
 from .broadcasting import Arguments, argument
 from .call import as_tensor, device_of, output, run
-from .repeated import repeated
+from .call_cache import cached_call
 
 if TYPE_CHECKING:
     pass
@@ -57,12 +57,12 @@ def make_function(definition: Definition) -> Callable[..., Any]:
         out = values.pop("out")
         data_type = values.pop("data_type", None)
         chosen = data_type is not defaults.get("data_type")
-        given = {f.snake: values.pop(argument(f.snake)) for f in inputs}
+        operands = {f.snake: values.pop(argument(f.snake)) for f in inputs}
         asked = {f.snake for f in wanted if values.pop(argument(f.snake))}
         made_fields = [f for f in outputs if not f.optional or f.snake in asked]
         outs = _outs(name, out, made_fields)
-        device = device_of(*_flat(given.values()), *_flat(outs.values()))
-        tensors: dict[str, Any] = _tensors(name, device, inputs, given)
+        device = device_of(*_flat(operands.values()), *_flat(outs.values()))
+        tensors: dict[str, Any] = _tensors(name, device, inputs, operands)
         values = {k: _normalized(name, k, v, tensors) for k, v in values.items()}
         if type_field is not None:
             values[type_field] = DataType.of(data_type)
@@ -72,47 +72,48 @@ def make_function(definition: Definition) -> Callable[..., Any]:
         partial = definition.desc_class(**descs, **known, **values)
         definition.check_fields(partial, ("input", "attribute"))
         assert definition.infer is not None  # a test checks it: others are written by hand
-        made = definition.infer(partial)
+        inferred = _shaped(
+            name, definition.infer(partial), tensors, definition.infer in KEEPS_SIZES)
         results: dict[str, Any] = dict(absent)
         for f in made_fields:
             out_here = outs[f.snake]
             # Where ``infer`` leaves the type open, the caller's is used.
             results[f.snake] = (
-                _made(device, name, out_here, made[f.snake], data_type, chosen)
-                if f.snake in made or out_here is None else out_here)
+                _made(device, name, out_here, inferred[f.snake], data_type, chosen)
+                if f.snake in inferred or out_here is None else out_here)
         run(definition.desc_class, device, {**tensors, **results}, **values)
-        found = [results[f.snake] for f in made_fields]
-        return found[0] if len(found) == 1 else tuple(found)
+        ordered = [results[f.snake] for f in made_fields]
+        return ordered[0] if len(ordered) == 1 else tuple(ordered)
 
     call.__name__ = call.__qualname__ = name
     call.__module__ = "kompute_dml"
     call.__signature__ = signature  # type: ignore[attr-defined]
     call.__doc__ = _docstring(definition, attributes, wanted, "data_type" in defaults)
-    return repeated(call)
+    return cached_call(call)
 
 
 def _flat(values: Any) -> list[Any]:
     return [x for v in values for x in (v if isinstance(v, (list, tuple)) else [v])]
 
 
-def _outs(name: str, out: Any, fields: list[Field]) -> dict[str, Any]:
+def _outs(name: str, out: Tensor | None, fields: list[Field]) -> dict[str, Any]:
     """``out`` by field; None for results that need new tensors."""
     if len(fields) == 1:
         return {fields[0].snake: out}
-    given = [None] * len(fields) if out is None else out
-    expect(isinstance(given, (tuple, list)) and len(given) == len(fields), name, "out",
+    outs = [None] * len(fields) if out is None else out
+    expect(isinstance(outs, (tuple, list)) and len(outs) == len(fields), name, "out",
            f"be a tuple of {len(fields)} tensors", out)
-    return dict(zip([f.snake for f in fields], given))
+    return dict(zip([f.snake for f in fields], outs))
 
 
 def _tensors(
-    name: str, device: Any, fields: tuple[Field, ...], given: Mapping[str, Any]
+    name: str, device: Any, fields: tuple[Field, ...], values: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The inputs as tensors. Python numbers take the type of the first input that is none."""
     result: dict[str, Any] = {}
     first: DataType | None = None
     for f in fields:
-        value, field = given[f.snake], argument(f.snake)
+        value, field = values[f.snake], argument(f.snake)
         if value is None:
             expect(f.optional, name, field, "be given", None)
             result[f.snake] = None
@@ -127,7 +128,22 @@ def _tensors(
     return result
 
 
-def _normalized(name: str, field: str, value: Any, tensors: Mapping[str, Any]) -> Any:
+def _shaped(name: str, outputs: Any, tensors: Mapping[str, Any], keeps_sizes: bool) -> Any:
+    """Outputs with the shape of the inputs where that is () or has a 0, which no description
+    says."""
+    shapes = {x.shape for x in _flat(tensors.values()) if x is not None}
+    if shapes == {()}:
+        return {f: o._replace(sizes=()) if isinstance(o, Output) and o.sizes == (1,) else o
+                for f, o in outputs.items()}
+    if any(0 in shape for shape in shapes):
+        shape, *others = shapes
+        expect(keeps_sizes and not others, name, "the inputs", "have elements",
+               "a tensor without any")
+        return {f: o._replace(sizes=shape) for f, o in outputs.items()}
+    return outputs
+
+
+def _normalized(name: str, field: str, value: object, tensors: Mapping[str, Any]) -> Any:
     """An attribute as the structure takes it: axes from the front, arrays as tuples."""
     if field in _AXES and value is not None:
         rank = _flat(tensors.values())[0].ndim
@@ -143,17 +159,17 @@ def _descs(t: Any) -> Any:
     return tuple(x.desc for x in t) if isinstance(t, list) else None if t is None else t.desc
 
 
-def _made(device: Any, name: str, out: Any, made: Any, data_type: Any, chosen: bool) -> Any:
+def _made(device: Any, name: str, out: Any, inferred: Any, data_type: Any, chosen: bool) -> Any:
     """``out``, or a new tensor. Its type is that of ``out`` unless the caller chose one."""
-    if isinstance(made, list):
-        given = [None] * len(made) if out is None else list(out)
-        expect(len(given) == len(made), name, "out", f"be {len(made)} tensors", len(given))
-        return [_made(device, name, o, m, data_type, chosen) for o, m in zip(given, made)]
-    assert isinstance(made, Output)
-    kind = made.data_type
+    if isinstance(inferred, list):
+        outs = [None] * len(inferred) if out is None else list(out)
+        expect(len(outs) == len(inferred), name, "out", f"be {len(inferred)} tensors", len(outs))
+        return [_made(device, name, o, m, data_type, chosen) for o, m in zip(outs, inferred)]
+    assert isinstance(inferred, Output)
+    kind = inferred.data_type
     if kind is None:
         kind = DataType.of(data_type) if out is None or chosen else out.data_type
-    return output(device, out, name, made.sizes, kind)
+    return output(device, out, name, inferred.sizes, kind)
 
 
 def _docstring(

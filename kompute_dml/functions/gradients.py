@@ -16,11 +16,12 @@ from .registry import function
 if TYPE_CHECKING:
     from ..device import Device
     from ..tensors import Tensor
+    from ..tensors.types import TensorLike
 
 
 def _run(
-    device: Device, desc: Any, name: str, gradient: Any, output_sizes: Any, out: Tensor | None,
-    **attributes: Any,
+    device: Device, desc: object, name: str, gradient: object, output_sizes: object,
+    out: Tensor | None, **attributes: Any
 ) -> Tensor:
     dy = as_tensor(device, name, "input_gradient", gradient)
     expect(output_sizes is not None or out is not None, name, "output_sizes", "be given", None)
@@ -32,13 +33,14 @@ def _run(
 
 
 def _lists(name: str, **attributes: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    return {field: tuple(integers(name, field, given)) for field, given in attributes.items()}
+    return {field: tuple(integers(name, field, listed)) for field, listed in attributes.items()}
 
 
 @function
 def slice_grad(
-    input_gradient: Any, *, input_window_offsets: Sequence[int], input_window_sizes: Sequence[int],
-    input_window_strides: Sequence[int], output_sizes: Any = None, out: Tensor | None = None,
+    input_gradient: TensorLike, *, input_window_offsets: Sequence[int],
+    input_window_sizes: Sequence[int], input_window_strides: Sequence[int],
+    output_sizes: object = None, out: Tensor | None = None
 ) -> Tensor:
     """The gradient of ``slice1``'s input: the elements of ``input_gradient`` in the same window, 0
     elsewhere (DML_SLICE_GRAD_OPERATOR_DESC).
@@ -58,9 +60,9 @@ def slice_grad(
 
 @function
 def average_pooling_grad(
-    input_gradient: Any, *, strides: Sequence[int], window_size: Sequence[int],
+    input_gradient: TensorLike, *, strides: Sequence[int], window_size: Sequence[int],
     start_padding: Sequence[int], end_padding: Sequence[int], include_padding: int = 0,
-    output_sizes: Any = None, out: Tensor | None = None,
+    output_sizes: object = None, out: Tensor | None = None,
 ) -> Tensor:
     """The gradient of ``average_pooling``'s input (DML_AVERAGE_POOLING_GRAD_OPERATOR_DESC).
 
@@ -78,9 +80,9 @@ def average_pooling_grad(
 
 
 def _resample(
-    desc: Any, name: str, input_gradient: Any, scales: Sequence[float],
+    desc: object, name: str, input_gradient: TensorLike, scales: Sequence[float],
     input_pixel_offsets: Sequence[float] | None, output_pixel_offsets: Sequence[float] | None,
-    output_sizes: Any, out: Tensor | None, **attributes: Any,
+    output_sizes: object, out: Tensor | None, **attributes: Any,
 ) -> Tensor:
     device = device_of(input_gradient, out)
     scales = numbers(name, "scales", scales)
@@ -93,9 +95,9 @@ def _resample(
 
 @function
 def resample_grad(
-    input_gradient: Any, *, interpolation_mode: int = InterpolationMode.LINEAR,
+    input_gradient: TensorLike, *, interpolation_mode: int = InterpolationMode.LINEAR,
     scales: Sequence[float], input_pixel_offsets: Sequence[float] | None = None,
-    output_pixel_offsets: Sequence[float] | None = None, output_sizes: Any = None,
+    output_pixel_offsets: Sequence[float] | None = None, output_sizes: object = None,
     out: Tensor | None = None,
 ) -> Tensor:
     """The gradient of ``resample1``'s input (DML_RESAMPLE_GRAD_OPERATOR_DESC).
@@ -113,10 +115,10 @@ def resample_grad(
 
 @function
 def resample_grad1(
-    input_gradient: Any, *, interpolation_mode: int = InterpolationMode.LINEAR,
+    input_gradient: TensorLike, *, interpolation_mode: int = InterpolationMode.LINEAR,
     rounding_direction: int = AxisDirection.DECREASING, scales: Sequence[float],
     input_pixel_offsets: Sequence[float] | None = None,
-    output_pixel_offsets: Sequence[float] | None = None, output_sizes: Any = None,
+    output_pixel_offsets: Sequence[float] | None = None, output_sizes: object = None,
     out: Tensor | None = None,
 ) -> Tensor:
     """The gradient of ``resample2``'s input (DML_RESAMPLE_GRAD1_OPERATOR_DESC). The nearest

@@ -19,6 +19,7 @@ from .registry import function
 
 if TYPE_CHECKING:
     from ..tensors import Tensor
+    from ..tensors.types import DataTypeLike, TensorLike
 
 
 @function
@@ -55,8 +56,8 @@ def gemm(
 
 @function
 def matrix_multiply_integer(
-    a: Any, b: Any, *, a_zero_point: Any = None, b_zero_point: Any = None,
-    out: Tensor | None = None,
+    a: TensorLike, b: TensorLike, *, a_zero_point: TensorLike | None = None,
+    b_zero_point: TensorLike | None = None, out: Tensor | None = None
 ) -> Tensor:
     """``(a - a_zero_point) @ (b - b_zero_point)`` as INT32, modulo 2^32
     (DML_MATRIX_MULTIPLY_INTEGER_OPERATOR_DESC).
@@ -90,9 +91,10 @@ def matrix_multiply_integer(
 
 @function
 def quantized_linear_matrix_multiply(
-    a: Any, a_scale: Any, b: Any, b_scale: Any, output_scale: Any, *, a_zero_point: Any = None,
-    b_zero_point: Any = None, output_zero_point: Any = None, data_type: Any = None,
-    out: Tensor | None = None,
+    a: TensorLike, a_scale: TensorLike, b: TensorLike, b_scale: TensorLike,
+    output_scale: TensorLike, *, a_zero_point: TensorLike | None = None,
+    b_zero_point: TensorLike | None = None, output_zero_point: TensorLike | None = None,
+    data_type: DataTypeLike | None = None, out: Tensor | None = None
 ) -> Tensor:
     """``(a - a_zero_point) @ (b - b_zero_point) * a_scale * b_scale / output_scale``, rounded half
     to even, plus ``output_zero_point``, clamped
@@ -155,15 +157,15 @@ def _broadcast(name: str, field: str, t: Tensor, sizes: tuple[int, ...]) -> Tens
 
 @function
 def matrix_multiply_integer_to_float(
-    a: Any,
-    a_scale: Any,
-    b: Any,
-    b_scale: Any,
+    a: TensorLike,
+    a_scale: TensorLike,
+    b: TensorLike,
+    b_scale: TensorLike,
     *,
-    a_zero_point: Any = None,
-    b_zero_point: Any = None,
-    bias: Any = None,
-    output_data_type: Any = None,
+    a_zero_point: TensorLike | None = None,
+    b_zero_point: TensorLike | None = None,
+    bias: TensorLike | None = None,
+    output_data_type: DataTypeLike | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
     """``((a - a_zero_point) @ (b - b_zero_point)) * a_scale * b_scale + bias``, summed exactly

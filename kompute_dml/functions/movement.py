@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..attributes import PaddingMode
 from ..errors import expect, integers, whole
@@ -15,11 +15,12 @@ from .registry import function
 
 if TYPE_CHECKING:
     from ..tensors import Tensor
+    from ..tensors.types import TensorLike
 
 
 @function
 def slice1(
-    x: Any,
+    x: TensorLike,
     *,
     input_window_offsets: Sequence[int],
     input_window_sizes: Sequence[int],
@@ -52,7 +53,7 @@ def slice1(
 
 @function
 def split(
-    x: Any,
+    x: TensorLike,
     *,
     sections: int | Sequence[int],
     axis: int = 0,
@@ -65,8 +66,8 @@ def split(
     ValidationError or UnsupportedError.
     """
     name = "split"
-    given = () if out is None else tuple(out)
-    device = device_of(x, *given)
+    outs = () if out is None else tuple(out)
+    device = device_of(x, *outs)
     x = as_tensor(device, name, "x", x)
     at = whole(name, "axis", axis)
     expect(-x.ndim <= at < x.ndim, name, "axis", f"be in [-{x.ndim}, {x.ndim})", axis)
@@ -80,10 +81,10 @@ def split(
         parts = integers(name, "sections", sections)
         expect(parts and min(parts) > 0 and sum(parts) == size, name, "sections",
                f"be sizes that make x.sizes[{at}] = {size}", list(parts))
-    expect(out is None or len(given) == len(parts), name, "out", f"be {len(parts)} tensors",
-           len(given))
+    expect(out is None or len(outs) == len(parts), name, "out", f"be {len(parts)} tensors",
+           len(outs))
     pieces = [
-        output(device, given[i] if given else None, name, (*x.sizes[:at], n, *x.sizes[at + 1 :]),
+        output(device, outs[i] if outs else None, name, (*x.sizes[:at], n, *x.sizes[at + 1 :]),
                x.data_type)
         for i, n in enumerate(parts)
     ]
@@ -94,12 +95,12 @@ def split(
 
 @function
 def padding1(
-    x: Any,
+    x: TensorLike,
     *,
     start_padding: Sequence[int],
     end_padding: Sequence[int],
     padding_mode: int = PaddingMode.CONSTANT,
-    padding_value: Any = 0,
+    padding_value: object = 0,
     out: Tensor | None = None,
 ) -> Tensor:
     """``x`` with elements before and after it in each dimension (DML_PADDING1_OPERATOR_DESC).

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from ..operators.base import definitions
 from .generated import make_function
 from .registry import function
 
+if TYPE_CHECKING:
+    from ..tensors.types import TensorLike
+
 _DEFAULTS = {"strides": 1, "start_padding": 0, "end_padding": 0, "dilations": 1}
 
 
@@ -21,10 +24,10 @@ def _with_defaults(name: str) -> None:
     """Publish the operator's function. An attribute may be one number for all dimensions. By
     default strides and dilations are 1, paddings are 0, and ``data_type`` (of the indices, or of
     the quantized result) is unsigned."""
-    made: Callable[..., Any] = make_function(definitions()["DML_OPERATOR_" + name])
+    unfilled: Callable[..., Any] = make_function(definitions()["DML_OPERATOR_" + name])
 
-    @functools.wraps(made)
-    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
+    @functools.wraps(unfilled)
+    def call(x: TensorLike, *args: Any, **kwargs: Any) -> Any:
         rank = max(np.ndim(x) if not hasattr(x, "ndim") else x.ndim, 2) - 2
         for field in parameters & {"window_size", *_DEFAULTS}:
             value = kwargs.get(field, _DEFAULTS.get(field))
@@ -36,10 +39,10 @@ def _with_defaults(name: str) -> None:
                 kwargs[field] = value
         if "data_type" in parameters and kwargs.get("out") is None:
             kwargs["data_type"] = kwargs.get("data_type") or typical
-        return made(x, *args, **kwargs)
+        return unfilled(x, *args, **kwargs)
 
     typical = "uint32" if name.startswith("MAX") else "uint8"
-    parameters = set(inspect.signature(made).parameters)
+    parameters = set(inspect.signature(unfilled).parameters)
     function(call)
 
 

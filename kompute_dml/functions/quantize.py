@@ -18,6 +18,7 @@ from .registry import function
 
 if TYPE_CHECKING:
     from ..tensors import Tensor
+    from ..tensors.types import DataTypeLike, TensorLike
 
 
 def _axis(name: str, axis: int | None, x: Tensor) -> int | None:
@@ -100,9 +101,10 @@ def _spread(name: str, value: Tensor, x: Tensor) -> Tensor:
 
 @function
 def quantized_linear_add(
-    a: Any, a_scale: Any, a_zero_point: Any, b: Any, b_scale: Any, b_zero_point: Any,
-    output_scale: Any, output_zero_point: Any = None, *, data_type: Any = None,
-    out: Tensor | None = None,
+    a: TensorLike, a_scale: TensorLike, a_zero_point: TensorLike, b: TensorLike,
+    b_scale: TensorLike, b_zero_point: TensorLike, output_scale: TensorLike,
+    output_zero_point: TensorLike | None = None, *, data_type: DataTypeLike | None = None,
+    out: Tensor | None = None
 ) -> Tensor:
     """A quantized sum (DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD_OPERATOR_DESC).
 
@@ -116,7 +118,7 @@ def quantized_linear_add(
     a, b = broadcast(name, [as_tensor(device, name, "a", a), as_tensor(device, name, "b", b)])
     kind = DataType.of(data_type or getattr(output_zero_point, "dtype", a.data_type))
 
-    def single(value: Any, kind: DataType) -> Tensor | None:
+    def single(value: object, kind: DataType) -> Tensor | None:
         if value is None:
             return None
         t = (as_tensor(device, name, "every scale", value, kind) if kind.is_float
@@ -137,7 +139,8 @@ def quantized_linear_add(
 
 @function
 def dynamic_quantize_linear(
-    x: Any, *, data_type: Any = "uint8", out: tuple[Tensor, Tensor, Tensor] | None = None
+    x: TensorLike, *, data_type: DataTypeLike = "uint8",
+    out: tuple[Tensor, Tensor, Tensor] | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``x`` quantized by its own range (DML_DYNAMIC_QUANTIZE_LINEAR_OPERATOR_DESC).
 
@@ -146,15 +149,15 @@ def dynamic_quantize_linear(
     INT8. ``out`` is a tuple of the three. Raises ValidationError or UnsupportedError.
     """
     name = "dynamic_quantize_linear"
-    given = (None, None, None) if out is None else out
-    expect(isinstance(given, (tuple, list)) and len(given) == 3, name, "out",
+    outs = (None, None, None) if out is None else out
+    expect(isinstance(outs, (tuple, list)) and len(outs) == 3, name, "out",
            "be a tuple of three tensors", out)
-    device = device_of(x, *given)
+    device = device_of(x, *outs)
     x = as_tensor(device, name, "x", x)
     kind, ones = DataType.of(data_type), (1,) * x.ndim
-    y = output(device, given[0], name, x.sizes, kind)
-    scale = output(device, given[1], name, ones, DataType.FLOAT32)
-    zero = output(device, given[2], name, ones, kind)
+    y = output(device, outs[0], name, x.sizes, kind)
+    scale = output(device, outs[1], name, ones, DataType.FLOAT32)
+    zero = output(device, outs[2], name, ones, kind)
     run(DynamicQuantizeLinearOperatorDesc, device, {
         "input_tensor": x, "output_tensor": y, "output_scale_tensor": scale,
         "output_zero_point_tensor": zero})

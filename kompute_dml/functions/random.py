@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..attributes import RandomGeneratorType
 from ..dtypes import DataType
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @function
 def random_generator(
-    input_state: Any,
+    input_state: object,
     *,
     sizes: Sequence[int],
     type: RandomGeneratorType = RandomGeneratorType.PHILOX_4X32_10,
     output_state: bool = False,
-    out: Any = None,
+    out: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Words of Philox 4x32-10 (DML_RANDOM_GENERATOR_OPERATOR_DESC).
 

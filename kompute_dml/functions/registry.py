@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from .repeated import repeated
+from .call_cache import cached_call
 
 F = TypeVar("F", bound=Callable[..., Any])
 _functions: dict[str, Callable[..., Any]] = {}
@@ -27,8 +27,8 @@ def function(f: F) -> F:
             raise TypeError(f"{f.__name__}() {too_many(named)}")
         return f(*args, **kwargs)
 
-    _functions[f.__name__] = made = repeated(call)
-    return made  # type: ignore[return-value]
+    _functions[f.__name__] = cached = cached_call(call)
+    return cached  # type: ignore[return-value]
 
 
 def too_many(named: Iterable[str]) -> str:

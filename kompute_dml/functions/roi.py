@@ -14,13 +14,15 @@ from .registry import function
 
 if TYPE_CHECKING:
     from ..tensors import Tensor
+    from ..tensors.types import TensorLike
 
 _UINT32_MAX = 2**32 - 1
 
 
 @function
 def max_unpooling(
-    input: Any, indices: Any, *, output_sizes: Any = None, out: Tensor | None = None
+    input: TensorLike, indices: TensorLike, *, output_sizes: object = None,
+    out: Tensor | None = None
 ) -> Tensor:
     """Each element of ``input`` at the place that ``indices`` names, 0 elsewhere
     (DML_MAX_UNPOOLING_OPERATOR_DESC). An index counts the elements of the whole output. Elements
@@ -42,19 +44,21 @@ def max_unpooling(
     return y
 
 
-def _align(name: str, desc: Any, input: Any, roi: Any, batch_indices: Any, output_size: Any,
-           out: Tensor | None, attributes: dict[str, Any]) -> Tensor:
+def _align(
+    name: str, desc: object, input: TensorLike, roi: TensorLike, batch_indices: TensorLike,
+    output_size: object, out: Tensor | None, attributes: dict[str, Any]
+) -> Tensor:
     device = device_of(input, roi, batch_indices, out)
     x = as_tensor(device, name, "input", input)
     regions = as_tensor(device, name, "roi", roi, x.data_type)
     batch = as_tensor(device, name, "batch_indices", batch_indices, DataType.UINT32)
     expect(output_size is not None or out is not None, name, "output_size", "be given", None)
-    given = out.sizes[2:] if output_size is None and out is not None else tuple(
+    sizes = out.sizes[2:] if output_size is None and out is not None else tuple(
         integers(name, "output_size", output_size))
-    expect(x.ndim == 4 and regions.ndim >= 2 and len(given) == 2, name, "input, roi, output_size",
+    expect(x.ndim == 4 and regions.ndim >= 2 and len(sizes) == 2, name, "input, roi, output_size",
            "have 4 dimensions, at least 2, and 2 elements",
-           [list(x.sizes), list(regions.sizes), list(given)])
-    y = output(device, out, name, (regions.sizes[-2], x.sizes[1], *given), x.data_type)
+           [list(x.sizes), list(regions.sizes), list(sizes)])
+    y = output(device, out, name, (regions.sizes[-2], x.sizes[1], *sizes), x.data_type)
     run(desc, device, {"input_tensor": x, "roi_tensor": regions, "batch_indices_tensor": batch,
                        "output_tensor": y}, **attributes)
     return y
@@ -62,7 +66,7 @@ def _align(name: str, desc: Any, input: Any, roi: Any, batch_indices: Any, outpu
 
 @function
 def roi_align(
-    input: Any, roi: Any, batch_indices: Any, *, output_size: Any = None,
+    input: TensorLike, roi: TensorLike, batch_indices: TensorLike, *, output_size: object = None,
     reduction_function: int = ReduceFunction.AVERAGE,
     interpolation_mode: int = InterpolationMode.LINEAR,
     spatial_scale_x: float = 1.0, spatial_scale_y: float = 1.0,
@@ -87,7 +91,7 @@ def roi_align(
 
 @function
 def roi_align1(
-    input: Any, roi: Any, batch_indices: Any, *, output_size: Any = None,
+    input: TensorLike, roi: TensorLike, batch_indices: TensorLike, *, output_size: object = None,
     reduction_function: int = ReduceFunction.AVERAGE,
     interpolation_mode: int = InterpolationMode.LINEAR,
     spatial_scale_x: float = 1.0, spatial_scale_y: float = 1.0,
@@ -114,14 +118,14 @@ def roi_align1(
 
 @function
 def roi_align_grad(
-    input_gradient: Any, roi: Any, batch_indices: Any, input: Any = None, *,
-    reduction_function: int = ReduceFunction.AVERAGE,
-    interpolation_mode: int = InterpolationMode.LINEAR,
-    spatial_scale_x: float = 1.0, spatial_scale_y: float = 1.0,
-    input_pixel_offset: float = 0.5, output_pixel_offset: float = -0.5,
-    minimum_samples_per_output: int = 1, maximum_samples_per_output: int = _UINT32_MAX,
-    align_regions_to_corners: int = 0, output_gradient: bool = True,
-    output_roi_gradient: bool = False, output_sizes: Any = None, out: Any = None,
+    input_gradient: TensorLike, roi: TensorLike, batch_indices: TensorLike,
+    input: TensorLike | None = None, *, reduction_function: int = ReduceFunction.AVERAGE,
+    interpolation_mode: int = InterpolationMode.LINEAR, spatial_scale_x: float = 1.0,
+    spatial_scale_y: float = 1.0, input_pixel_offset: float = 0.5,
+    output_pixel_offset: float = -0.5, minimum_samples_per_output: int = 1,
+    maximum_samples_per_output: int = _UINT32_MAX, align_regions_to_corners: int = 0,
+    output_gradient: bool = True, output_roi_gradient: bool = False, output_sizes: object = None,
+    out: Tensor | None = None
 ) -> Any:
     """The gradients of ``roi_align1``'s input and regions (DML_ROI_ALIGN_GRAD_OPERATOR_DESC).
 

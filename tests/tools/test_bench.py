@@ -86,17 +86,17 @@ def test_samples_follow_from_the_speed(monkeypatch, ms, loop):
     (dict(gb_per_s=999.0), "999 GB/s"), (dict(gb_per_s=2000.0), "2.00 TB/s"), ({}, "-"),
 ])
 def test_rates_have_their_units(figures, text):
-    assert formats.rate(rows.Row("X", "f32", "[1]", "ok", **figures)) == text
+    assert formats.rate(rows.BenchRow("X", "f32", "[1]", "ok", **figures)) == text
 
 
 def test_what_a_table_says():
-    row = rows.Row(
+    row = rows.BenchRow(
         "DML_OPERATOR_X", "f32", "[1]", "ok", gpu_ms=0.25, spread=0.034, host_ms=1.5,
         bytes=2_500_000, gb_per_s=10.0, share_of_copy=0.5, peers={"torch": PeerTime(1.0)},
         goals=(rows.Judged("copy", 0.6, 0.5), rows.Judged("torch", 1.0, 4.0),
                rows.Judged("eye", 1.0, None)),
     )
-    wrong = rows.Row("DML_OPERATOR_Y", "f32", "[1]", "off by 1", bytes=2_000_000_000)
+    wrong = rows.BenchRow("DML_OPERATOR_Y", "f32", "[1]", "off by 1", bytes=2_000_000_000)
     *_, first, second = formats.as_table([row, wrong]).splitlines()
     assert re.split("  +", first) == [
         "X", "f32", "[1]", "250.0 us", "+-3%", "1.500 ms", "2.5 MB", "10 GB/s", "50%",
@@ -117,11 +117,14 @@ def test_goals_are_judged():
     other = Recipe("X", "other", lambda *_: ())
     absent = Recipe("X", "absent", lambda *_: ())
     limit = Limit(other, (("copy", 0.5), ("torch", 1.6), ("eye", 1.0), ("TOPS", 10.0),
-                          ("us", 4000.0), (other, 0.9), (absent, 1.0), (AS_MANY_BYTES, 0.8)))
+                          ("us", 4000.0), (other, 0.9), (absent, 1.0), (AS_MANY_BYTES, 0.8),
+                          ("host us", 1000.0)))
     goals = row.judged(limit, {other: timed(2.0, operations=2 * 10**10)},
                        {row.bytes: row.gb_per_s / 0.75}).goals
-    assert [g.ratio for g in goals] == [0.5, 1.5, None, 0.5, 2.0, 0.5, None, 0.75]
-    assert [g.met for g in goals] == [True, False, None, False, True, False, None, False]
+    by_host = 1.0 / row.host_ms
+    assert [g.ratio for g in goals] == [0.5, 1.5, None, 0.5, 2.0, 0.5, None, 0.75, by_host]
+    assert [g.met for g in goals] == [
+        True, False, None, False, True, False, None, False, by_host >= 1]
     assert goals[4].against == "4000 us" and goals[6].against == "absent"
 
 
@@ -178,7 +181,7 @@ def test_baselines_were_held_to_the_goals_of_their_suites(stem, suite):
     limits = iter(cases.suite(suite))  # newer cases may stand between those that were measured
 
     def held_to(row: dict, limit: Limit) -> bool:
-        asked = rows.Row("X", "f32", "[1]", "ok").judged(limit, {}).goals
+        asked = rows.BenchRow("X", "f32", "[1]", "ok").judged(limit, {}).goals
         told = [(g["against"], g["goal"]) for g in row["goals"]]
         # A goal against another case names that case with its sizes.
         return ((row["operator"], row["types"]) == (limit.recipe.operator, limit.recipe.types)
@@ -204,7 +207,7 @@ def test_what_a_table_shows_first_was_measured():
 def test_kept_models_are_those_of_the_suite():
     names = {architecture.name for architecture in architectures.ARCHITECTURES}
     run = baseline.load(BASELINES / "nvidia-h200-models.json")
-    assert {row["model"] for row in run["models"]} == names
+    assert {row["model"] for row in run["models"]} <= names
 
 
 def test_what_is_no_run_is_refused(tmp_path):

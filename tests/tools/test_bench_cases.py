@@ -60,7 +60,7 @@ def test_cases_compute_what_numpy_does(device, recipe):
         assert case.check(output) == ""
         if "torch" in case.peers and isinstance(output, dml.Tensor):
             assert case.check(OfCuda(output)) == ""
-        assert case.bytes > 0
+        assert case.bytes > 0 or case.on_host
         for peer in case.peers.get("numpy", lambda _: ())(peers.NumPy()):
             assert not peer.checked or case.check(peer.call()) == ""
 
@@ -166,9 +166,9 @@ def test_bytes_of_a_triangle_leave_out_what_becomes_value(device):
     (limits.diagonal(dml.DataType.INT64, limits.packed(1024, 1024)), 8 * 16),
     (limits.diagonal1(dml.DataType.FLOAT32, "lower", limits.packed(1024, 1024)), 4 * (10 + 16)),
     (limits.diagonal1(dml.DataType.UINT8, "band", limits.packed(2048, 2048)), 52 + 64),
-    (limits.product(limits.Product(full=True), 512, 1024, 2048),
+    (limits.product(limits.BenchProduct(full=True), 512, 1024, 2048),
      2 * 4 + 4 * 2 + 4 * 8 + 4 * 8 + 1 + 1 + 4 * 8 + 4 * 16),
-    (limits.product(limits.Product(cold=True), 512, 1024, 2048), 4 * 8),
+    (limits.product(limits.BenchProduct(cold=True), 512, 1024, 2048), 4 * 8),
 ], ids=lambda x: x.types if isinstance(x, Recipe) else str(x))
 def test_bytes_are_those_read_and_written(device, recipe, size):
     (case,) = recipe.make(device, TINY)
@@ -215,8 +215,8 @@ def test_checks_of_whole_tensors_find_what_is_off(device, recipe, index):
 
 def test_a_part_between_others_is_packed_before_it_is_read(device, monkeypatch):
     x = device.tensor(np.arange(12.0, dtype=np.float32).reshape(3, 4))
-    read, sizes = type(device)._read, []
-    monkeypatch.setattr(type(device), "_read", lambda self, at, offset, size: (
+    read, sizes = type(device).read, []
+    monkeypatch.setattr(type(device), "read", lambda self, at, offset, size: (
         sizes.append(size), read(self, at, offset, size))[1])
     assert values.host(x[:, 1:2]).ravel().tolist() == [1, 5, 9]
     assert sizes == [12]
@@ -240,7 +240,7 @@ def test_operands_lie_as_the_case_says():
 @pytest.mark.parametrize("at", [(-1, 0, 0), (0, -1, 3), (0, 3, -1)], ids=str)
 @pytest.mark.parametrize("out", [dml.DataType.FLOAT32, dml.DataType.FLOAT16], ids=str)
 def test_a_product_that_is_off_in_one_element_is_found(device, at, out):
-    kind = limits.Product(full=not at[0], batches=2 * -at[0], out=out)
+    kind = limits.BenchProduct(full=not at[0], batches=2 * -at[0], out=out)
     (case,) = limits.product(kind, 64, 32, 48).make(device, SCALES["large"])
     result = case.dispatch().numpy()
     assert case.check(result) == ""

@@ -35,9 +35,9 @@ def product_kind(types="FLOAT32", goals=(("ms", 1e6),), off=0.0):
         path = folder / f"{types}.onnx"
         onnx.save(onnx.helper.make_model(
             graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 17)]), path)
-        return models.Model(path, {"x": x, "unread": x}, x @ w + off, 1e-5)
+        return models.BenchModel(path, {"x": x, "unread": x}, x @ w + off, 1e-5)
 
-    return models.Kind("product, 16", types, goals, make)
+    return models.ModelKind("product, 16", types, goals, make)
 
 
 def bench_models(monkeypatch, kinds, *arguments):
@@ -154,6 +154,11 @@ def test_goals_of_models():
         ("webgpu's session", 2.0, True)]
     assert "4 of 5; 2 ms 0.50/1 MISSED" in models.as_table([judged])
     assert re.search(r" 50 +2000 +500 +4 of 5", models.as_table([judged]))
+    judged = row("INT8", 4.0, peers={"webgpu": peer}).judged(
+        (("session ms", 40.0), ("webgpu's session", 4.0)), {})
+    assert [(g.against, g.ratio, g.met) for g in judged.goals] == [
+        ("session 40 ms", 0.8, False), ("webgpu's session", 2.0, False),
+        ("warm first run 1000 ms", 2.0, True)]
 
 
 def test_sessions_are_made_in_turns(monkeypatch):
@@ -233,7 +238,7 @@ def test_torch_times_calls_and_a_graph_of_the_model():
         place="cuda", close=lambda: None, graph=lambda call, repeat: call,
         torch=SimpleNamespace(no_grad=contextlib.nullcontext,
                               cuda=SimpleNamespace(synchronize=lambda: None)))
-    model = models.Model(Path(), {}, np.float32([1, 2]), 1e-5, (Place(), (Place(),)))
+    model = models.BenchModel(Path(), {}, np.float32([1, 2]), 1e-5, (Place(), (Place(),)))
 
     def clock(call):
         call()

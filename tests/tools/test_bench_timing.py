@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import kompute_dml as dml
-from kompute_dml.bench import cases, limits, peers, rows, timing
+from kompute_dml.bench import cases, limits, peers, products, rows, timing
 from kompute_dml.bench.case import SCALES, Case, Peer
 from kompute_dml.bench.peers import PeerTime
 from kompute_dml.bench.timing import Clock, Loop, Stats, Timings, measure, repeats, report
@@ -302,7 +302,7 @@ def test_torch_multiplies_what_the_case_says(device, fields, given):
         int32=np.int32, float16=np.float16, _int_mm=int_mm, cat=np.concatenate,
         addcmul=lambda sum, x, y: (sum + x * y).astype(np.float32),
         compile=lambda call, dynamic: call, _dynamo=SimpleNamespace(reset=lambda: None))
-    kind = limits.Product(**fields)
+    kind = products.BenchProduct(**fields)
     m = 6 if kind.cold else 40
     (case,) = limits.product(kind, m, 32, 48).make(device, SCALES["large"])
     assert case.check(case.dispatch()) == ""

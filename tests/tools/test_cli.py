@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import io
 import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -17,10 +19,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 import kompute_dml as dml
+from kompute_dml import __main__ as entry
 from kompute_dml import spec
 from kompute_dml.bench import cases
 from kompute_dml.bench.case import Case, Recipe
-from kompute_dml.cli import cli, waiting
+from kompute_dml.cli import cli, progress
 from kompute_dml.cli.devices import show
 from kompute_dml.files import replaced
 from kompute_dml.operators.base import definitions
@@ -47,9 +50,10 @@ def fail(*arguments: object) -> str:
     return line
 
 
-def test_module_and_quick_help():
+@pytest.mark.parametrize("module", ["kompute_dml", "kompute_dml.cli"])
+def test_module_and_quick_help(module):
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "kompute_dml.cli", "--help"],
+        [sys.executable, "-X", "importtime", "-m", module, "--help"],
         capture_output=True, text=True, check=True,
     )
     assert "selftest" in done.stdout
@@ -82,7 +86,7 @@ def test_no_driver_is_one_line(tmp_path):
     environment = {**os.environ, "VK_DRIVER_FILES": str(tmp_path / "none.json"),
                    "VK_ICD_FILENAMES": str(tmp_path / "none.json")}
     done = subprocess.run(
-        [sys.executable, "-m", "kompute_dml.cli", "devices"],
+        [sys.executable, "-m", "kompute_dml", "devices"],
         capture_output=True, text=True, env=environment,
     )
     assert done.returncode == 1
@@ -93,7 +97,7 @@ def test_no_driver_is_one_line(tmp_path):
 def test_ops():
     text = succeed("ops")
     assert all(name in text for name in definitions())
-    assert f"{len(definitions())} of DirectML's 177 operators" in text
+    assert f"{len(definitions()) - len(spec.extension_names())} of DirectML's 177 operators" in text
     records = {r["operator"]: r for r in json.loads(succeed("ops", "--json"))}
     assert records.keys() == definitions().keys()
     identity = records["DML_OPERATOR_ACTIVATION_IDENTITY"]
@@ -118,7 +122,8 @@ def test_what_is_no_model_is_one_line(tmp_path):
 
 def test_missing_ops():
     missing = json.loads(succeed("ops", "--missing", "--json"))
-    assert set(missing) | definitions().keys() == set(spec.operator_names())
+    assert set(missing) | definitions().keys() == {
+        *spec.operator_names(), *spec.extension_names()}
     *listed, last = succeed("ops", "--missing").splitlines()
     assert len(listed) == len(missing)
     known = len(spec.operator_names())
@@ -160,7 +165,7 @@ def test_selftest_reports_a_device_that_does_not_start(monkeypatch):
     monkeypatch.setattr(dml, "Device", refuse)
     result = call("selftest", "-a", index)
     assert result.exit_code == 1
-    assert result.stdout.splitlines()[1:] == [
+    assert result.stdout.splitlines()[2:] == [
         "   FAIL  create the device: DeviceLostError: gone", "0 of 1 pass"]
 
 
@@ -221,10 +226,18 @@ def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
 @pytest.mark.parametrize(
     "arguments",
     [("run",), ("run", "m.json", "-i", "0"), ("run", "m.json", "-v", "3"), ("jump",),
-     ("bench", "--format", "xml")],
+     ("bench", "--format", "xml"), ("bench", "--scales", "tiny")],
 )
-def test_wrong_usage_ends_with_2(arguments):
-    assert call(*arguments).exit_code == 2
+def test_wrong_usage_is_one_line_and_ends_with_2(arguments):
+    done = call(*arguments)
+    (line,) = done.stderr.splitlines()
+    assert done.exit_code == 2 and line.startswith("error: ") and "--help' has more)" in line
+
+
+def test_what_the_command_needs_is_named(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match=r"needs click, tabulate, tqdm: pip install .*cli"):
+        entry.main()
 
 
 @pytest.mark.parametrize("command", sorted(cli.commands))
@@ -242,6 +255,39 @@ def test_help_has_examples_that_parse(command):
 def test_completion_knows_the_commands(shell):
     script = CliRunner().invoke(cli, ["completion", shell]).output
     assert "_KOMPUTE_DML_COMPLETE" in script and "kompute-dml" in script
+    words = {"COMP_WORDS": "kompute-dml bench --sc",
+             "COMP_CWORD": "--sc" if shell == "fish" else "2"}
+    asked = {**words, "_KOMPUTE_DML_COMPLETE": f"{shell}_complete"}
+    done = CliRunner().invoke(cli, prog_name="kompute-dml", env=asked)
+    assert done.exit_code == 0 and "--scale" in done.output and "--suite" not in done.output
+
+
+_IN_SHELLS = {
+    "bash": """eval "$(kompute-dml completion bash)"
+        COMP_WORDS=(kompute-dml bench --sc); COMP_CWORD=2
+        _kompute_dml_completion kompute-dml
+        echo "${COMPREPLY[@]}"
+    """,
+    "fish": """kompute-dml completion fish | source
+        complete -C 'kompute-dml bench --sc'
+    """,
+}
+
+
+@pytest.mark.parametrize("shell", _IN_SHELLS)
+def test_a_shell_completes(shell, tmp_path):
+    """In the shell itself, with a command on its path."""
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"{shell} is not installed")
+    command = tmp_path / "kompute-dml"
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m kompute_dml "$@"\n')
+    command.chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+           "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([program, "-c", _IN_SHELLS[shell]], env=env, text=True,
+                          capture_output=True)
+    assert "--scale" in done.stdout and "--suite" not in done.stdout, done.stderr
 
 
 def test_tables_are_json_too():
@@ -260,19 +306,19 @@ class _Terminal(io.StringIO):
 def test_what_takes_long_says_so_on_a_terminal(monkeypatch, capsys):
     terminal = _Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
-    with waiting.waiting("Compiling"):
+    with progress.progress("Compiling"):
         pass
     assert "Compiling" not in terminal.getvalue()
-    monkeypatch.setattr(waiting, "SILENT_SECONDS", 0.02)
-    with waiting.waiting("Compiling"):
+    monkeypatch.setattr(progress, "SILENT_SECONDS", 0.02)
+    with progress.progress("Compiling"):
         time.sleep(0.2)
-        waiting.line("done")
+        progress.line("done")
     shown = terminal.getvalue()
     assert "Compiling: 00:00" in shown
     assert shown.split("\r")[-1].strip() == ""  # it is gone afterwards
     assert capsys.readouterr().out == "done\n"
     monkeypatch.setattr("sys.stderr", io.StringIO())  # no terminal
-    with waiting.waiting("Compiling"):
+    with progress.progress("Compiling"):
         time.sleep(0.1)
     assert sys.stderr.getvalue() == ""
 
@@ -288,7 +334,7 @@ def test_an_interrupt_leaves_no_half_of_a_file(tmp_path, monkeypatch):
     (tmp_path / "run.json").write_text("old")
     done = call("bench", "--scale", "tiny", "--filter", "threshold", "-i", 1,
                 "--output", tmp_path / "run.json")
-    assert done.exit_code == 1 and done.stderr.splitlines()[-1] == "Aborted!"
+    assert done.exit_code == 130 and "Traceback" not in done.stderr
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 

@@ -1,5 +1,6 @@
 """The demonstration in examples/demo."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ pytest.importorskip("onnxruntime", reason="it runs the whole model")
 
 import classify
 import demo
+import kompute_dml as dml
 import layers
 from onnx_graphs import cpu, installed
 from real_models import Magika, sample_files
@@ -63,13 +65,16 @@ def _written(folder: Path, count: int) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_demo_holds(tmp_path):
+def test_demo_holds(tmp_path, device):
     installed(Magika)
     files = _written(tmp_path, 6)
     text = succeed("--files", str(tmp_path))
     assert "2 matrix products among them" in text and "ok    6 of 6 files" in text
     assert all(f"{path.name} " in text for path in files)
-    assert "comparisons hold" in text and "FAIL" not in text
+    *_, count, last = text.splitlines()
+    assert "comparisons hold" in count and "FAIL" not in text
+    assert last.startswith("One file takes ")
+    assert ("both are the same CPU" in last) == device.adapter.is_cpu
 
 
 def test_another_label_fails(tmp_path, monkeypatch, capsys):
@@ -84,12 +89,16 @@ def test_another_label_fails(tmp_path, monkeypatch, capsys):
         return next(turns)(scores), times
 
     monkeypatch.setattr(classify, "_run", reversed_labels)
-    assert list(classify.classify(0, magika, files)) == [False, False]
+    closing = []
+    adapter = dataclasses.replace(dml.list_devices()[0], type="discrete")
+    assert list(classify.classify(adapter, magika, files, closing)) == [False, False]
+    (line,) = closing
+    assert f" ms on {adapter.name}, " in line and "same CPU" not in line
     assert "FAIL  0 of 6 files" in capsys.readouterr().out
 
 
 def test_demo_goes_on_without_the_provider(tmp_path, monkeypatch, capsys):
     magika, files = installed(Magika), _written(tmp_path, 1)
     monkeypatch.setattr("onnxruntime.__version__", "1.23.2")
-    assert list(classify.classify(0, magika, files)) == []
+    assert list(classify.classify(dml.list_devices()[0], magika, files, [])) == []
     assert "left out: ONNX Runtime 1.23.2 is not supported" in capsys.readouterr().out

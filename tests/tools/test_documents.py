@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import kompute_dml as dml
+from kompute_dml import documents
 from kompute_dml.bench import baseline
 from kompute_dml.cli import cli
-from kompute_dml.toolchain import documents, site
+from kompute_dml.toolchain import site
 
 _ROOT = documents.ROOT
 _PAGES = [_ROOT / "README.md", *sorted((_ROOT / "docs").rglob("*.md"))]
@@ -74,6 +75,8 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     if with_models:
         _model(tmp_path / "model.onnx", names)
         monkeypatch.chdir(tmp_path)
+    if any("import torch" in block for block in blocks):
+        pytest.importorskip("torch", minversion="2.10", reason="torch 2.10 is not installed")
     for block in blocks:
         exec(block, names)
 
@@ -126,13 +129,20 @@ def test_what_stands_beside_cpp_is_there() -> None:
 def test_the_example_of_an_operator_is_what_the_files_hold() -> None:
     text = (_ROOT / "docs/contributing.md").read_text("utf-8")
     steps = re.findall(r"^\d\. (.*?)(?=^\d\. |^\S)", text, re.DOTALL | re.MULTILINE)
-    assert len(steps) == 3
+    shows = 0
     for step in steps:
-        named = re.search(r"`((?:shaders|kompute_dml)/[\w./]+)`", step)
+        named = re.search(r"`((?:shaders|kompute_dml|tests)/[\w./]+)`", step)
         assert named
         held = (_ROOT / named[1]).read_text("utf-8")
-        (shown,) = re.findall(r"^ +```\w*\n(.*?)^ +```", step, re.DOTALL | re.MULTILINE)
-        assert textwrap.dedent(shown) in held, named[1]
+        for shown in re.findall(r"^ +```\w*\n(.*?)^ +```", step, re.DOTALL | re.MULTILINE):
+            shows += 1
+            lines = [line.strip() for line in shown.splitlines()]
+            assert all(line.removesuffix(" ...") in held for line in lines), named[1]
+            assert any(line.endswith(" ...") for line in lines) or textwrap.dedent(
+                shown) in held or textwrap.indent(textwrap.dedent(shown), "    ") in held, named[1]
+    assert len(steps) == 13 and shows == 8
+    for name, lines in re.findall(r"`(\S+\.py)` \((\d+) lines\)", text):
+        assert len((_ROOT / name).read_text("utf-8").splitlines()) == int(lines), name
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.stem)

@@ -12,7 +12,7 @@ from dxdispatch_models import BUFFERS, COPY, IDENTITY, SUM, model_of, operator, 
 from kompute_dml import spec
 from kompute_dml.dxdispatch import jsonc
 from kompute_dml.dxdispatch.model import load, parse
-from kompute_dml.dxdispatch.operator import Operator
+from kompute_dml.dxdispatch.operator import OperatorModel
 
 # -- JSON
 
@@ -244,7 +244,7 @@ def test_structures_inside_a_desc():
         "ATensor": tensor(3), "BTensor": tensor(3), "OutputTensor": tensor(3),
         "FusedActivation": {"Type": "ACTIVATION_ELU", "Desc": {"Alpha": 0.5}},
     })
-    assert add.fields["fused_activation"] == Operator(
+    assert add.fields["fused_activation"] == OperatorModel(
         "DML_OPERATOR_ACTIVATION_ELU",
         {"input_tensor": None, "output_tensor": None, "alpha": 0.5},
     )

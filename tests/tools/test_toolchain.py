@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import runpy
 import shlex
 import shutil
@@ -25,11 +26,12 @@ from kompute_dml import toolchain
 from kompute_dml.runtime.shader_library import manifest
 from kompute_dml.toolchain import (
     check,
+    codes,
     debian,
-    edits,
     glslang,
     kp,
     native,
+    patches,
     spirv,
     system,
     validation,
@@ -49,35 +51,46 @@ void main() { words[first] = FLIP ? sizes[0] : sizes[2]; }
 
 
 def test_each_fix_says_what_it_repairs() -> None:
-    fixes = kp.load_fixes()
+    fixes = {patch.name: patch for patch in patches.load()}
     assert {"memory_barrier", "device_features", "vk_results"} <= set(fixes)
-    for name, changes in fixes.items():
-        module = sys.modules[f"kompute_dml.toolchain.fixes.{name}"]
-        assert module.REPAIRS.strip(), name
-        assert changes, name
-        for edit in changes:
-            assert len(edit.anchor.splitlines()) <= 12, f"{name} carries much of kp's own text"
+    for name, patch in fixes.items():
+        assert patch.repairs and not patch.repairs.startswith("---"), name
+        assert re.search(r"^[-+][^-+]", patch.text, re.MULTILINE), name
+        for hunk in patch.text.split("\n@@ ")[1:]:
+            longest = max(map(len, re.findall(r"(?:^ .*\n?)+", hunk, re.MULTILINE)), default=0)
+            assert longest < 900, f"{name} carries much of kp's own text"
 
 
-def test_edits_hit_their_anchors() -> None:
-    pairs = [("a", edits.after("f", "one", "!")), ("b", edits.replace("f", "two", "2"))]
-    assert edits.edited("one two", pairs) == edits.edited("one two", pairs[::-1]) == "one! 2"
-    assert edits.edited("one two", [("a", edits.before("f", "two", "1.5 "))]) == "one 1.5 two"
-    assert edits.edited("a b a", [("a", edits.replace("f", "a", "c", times=2))]) == "c b c"
+def _patch(name: str, file: str, hunks: str) -> patches.Patch:
+    return patches.Patch(name, "", f"a fault\n\n--- a/{file}\n+++ b/{file}\n{hunks}")
+
+
+def test_patches_change_what_those_before_them_leave(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("one\ntwo\nthree\n")
+    patches.apply(tmp_path, [
+        _patch("a", "f", "@@ -1,2 +1,2 @@\n one\n-two\n+2\n"),
+        _patch("b", "f", "@@ -0,0 +1 @@\n+zero\n@@ -2,2 +3,2 @@\n 2\n-three\n+3\n")])
+    assert (tmp_path / "f").read_text() == "zero\none\n2\n3\n"
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ([("a", edits.after("f", "three", ""))], "fix a: expected .three. 1 times in f, .* 0"),
-        ([("a", edits.after("f", "o", ""))], "found it 2 times"),
-        ([("a", edits.replace("f", "one", "")), ("b", edits.replace("f", "ne t", ""))],
-         "fixes a and b edit the same text"),
+        (_patch("a", "f", "@@ -1 +0,0 @@\n-three\n"), "fix a: f, line 1: expected 'three'.*'one'"),
+        (_patch("a", "f", "@@ -3 +2,0 @@\n-two\n"), "line 3: .*got 'the end of the file'"),
+        (_patch("a", "f", "@@ -1,2 +0,0 @@\n-one\n"), "line 1: a hunk has another length"),
+        (_patch("a", "f", "@@ -2 +1,0 @@\n-two\n@@ -1 +1,0 @@\n-one\n"), "line 1: a hunk has"),
+        (_patch("a", "g", "@@ -1 +0,0 @@\n-one\n"), "fix a: g is not in the source"),
+        (patches.Patch("a", "", "a fault"), "fix a: it changes no file"),
     ],
 )
-def test_edits_that_do_not_fit_are_refused(changes: list, words: str) -> None:
+def test_patches_that_do_not_fit_are_refused(
+    changes: patches.Patch, words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "f").write_text("one\ntwo\n")
     with pytest.raises(ToolchainError, match=words):
-        edits.edited("one two", changes)
+        patches.apply(tmp_path, [changes])
+    assert (tmp_path / "f").read_text() == "one\ntwo\n"
 
 
 def failed_build(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -114,9 +127,9 @@ def test_stock_kp_is_offered_where_only_the_fixes_are_in_the_way(
         raise ToolchainError("fix a does not fit")
 
     monkeypatch.setattr(kp, "cache_dir", lambda name: tmp_path / "cache" / name)
-    for step in ("_check_requirements", "_from_index", "_sdist", "_unpack"):
+    for step in ("_check_requirements", "from_index", "sdist", "unpack"):
         monkeypatch.setattr(kp, step, lambda *_: tmp_path)
-    monkeypatch.setattr(edits, "apply", misfit)
+    monkeypatch.setattr(patches, "apply", misfit)
     with pytest.raises(ToolchainError, match=r"(?s)does not fit.*toolchain kp --stock"):
         kp.wheel()
 
@@ -162,20 +175,20 @@ def test_a_build_without_network_says_so(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_wheel_is_kept_by_all_that_decides_its_content(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = kp.wheel_key(sys.executable, stock=False)
     keys = [plain, kp.wheel_key(sys.executable, stock=True)]
-    fix = edits.after("f", "a", "b")
-    for name, value in (
-        ("SDIST_SHA256", "0"), ("BUILD_REQUIREMENTS", ()), ("BUILD_ENVIRONMENT", {}),
-        ("load_fixes", lambda: {}), ("load_fixes", lambda: {"x": [fix]}),
-        ("load_fixes", lambda: {"x": [edits.before("f", "a", "b")]}),
-        ("_ask", lambda python, expression: "cpython-314"),
+    fix, other = (patches.Patch("x", "", text) for text in ("a", "b"))
+    for module, name, value in (
+        (kp, "SDIST_SHA256", "0"), (kp, "BUILD_REQUIREMENTS", ()), (kp, "BUILD_ENVIRONMENT", {}),
+        (patches, "load", lambda: []), (patches, "load", lambda: [fix]),
+        (patches, "load", lambda: [other]),
+        (kp, "_ask", lambda python, expression: "cpython-314"),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(kp, name, value)
+            patch.setattr(module, name, value)
             keys.append(kp.wheel_key(sys.executable, stock=False))
     assert len(set(keys)) == len(keys)
     assert kp.wheel_key(sys.executable, stock=False) == plain
     with monkeypatch.context() as patch:
-        patch.setattr(kp, "load_fixes", lambda: {"x": [fix]})
+        patch.setattr(patches, "load", lambda: [fix])
         assert kp.wheel_key(sys.executable, stock=True) == keys[1], "stock kp has no fixes"
 
 
@@ -209,7 +222,19 @@ def test_another_source_distribution_is_refused(
     monkeypatch.setattr(kp, "cache_dir", lambda name: tmp_path)
     (tmp_path / "kp-0.9.0.tar.gz").write_bytes(b"something else")
     with pytest.raises(ToolchainError, match="SHA-256"):
-        kp._sdist([], {})
+        kp.sdist([], {})
+
+
+def test_codes_of_operators_come_from_the_shader(tmp_path: Path) -> None:
+    (tmp_path / codes.SOURCE).parent.mkdir()
+    lines = "if (code == {}u) result = op_relu(x, y); \\\n if (code == 2u) result = maximum(x, y);"
+    (tmp_path / codes.SOURCE).write_text(lines.format(1))
+    codes.write(tmp_path, tmp_path)
+    assert json.loads((tmp_path / codes.FILE).read_text()) == {"relu": 1, "max": 2}
+    for wrong in (2, 3):
+        (tmp_path / codes.SOURCE).write_text(lines.format(wrong))
+        with pytest.raises(ToolchainError, match="from 1 on, each once"):
+            codes.write(tmp_path, tmp_path)
 
 
 def build(folder: Path, text: str) -> tuple[spirv.Report, dict]:
@@ -237,6 +262,25 @@ def test_the_manifest_comes_from_the_shader_itself(tmp_path: Path) -> None:
     assert changed.removed == 1
     files = [path.name for path in (tmp_path / "spirv").iterdir()]
     assert sorted(files) == ["manifest.json", "trial.b.spv", "trial.c.spv"]
+
+
+def test_values_have_sizes_for_the_shader_and_the_manifest(tmp_path: Path) -> None:
+    header = ("//@ op -\n//@ variants T: a b ; TILE:\n"
+              "//@     t4(rows=4, k=2)\n//@     t8(rows=8, k=3)\n")
+    text = SHADER.replace("sizes[3]", "sizes[TILE_rows]").replace("sizes[2]", "sizes[TILE_k]")
+    _, written = build(tmp_path, header + "//@ without a.t8\n" + text)
+    entries = written["shaders"]["trial"]["variants"]
+    assert {name: e["sizes"] for name, e in entries.items()} == {
+        "trial.a.t4": {"rows": 4, "k": 2}, "trial.b.t4": {"rows": 4, "k": 2},
+        "trial.b.t8": {"rows": 8, "k": 3}}
+    assert entries["trial.b.t8"]["push"]["sizes"]["count"] == 8
+
+
+def test_no_shader_asks_which_tile_it_is() -> None:
+    """Its header has the sizes."""
+    texts = {p.name: p.read_text("utf-8") for p in (PACKAGE.parent / "shaders").rglob("*.comp")}
+    assert [name for name, text in texts.items()
+            if re.search(r"defined\(TILE_|ifdef TILE_", text)] == []
 
 
 def test_combinations_may_be_left_out(tmp_path: Path) -> None:
@@ -320,6 +364,8 @@ def test_a_push_block_that_some_device_cannot_take_is_refused(tmp_path: Path) ->
         ("//@ op -\n//@ variants T: a a\n", "trial.comp"),
         ("//@ op -\n//@ variants T: a b\n//@ without c\n", "trial.comp: .*but got c"),
         ("//@ op -\n//@ variants T: a b\n//@ unchecked c\n", "trial.comp: .*but got c"),
+        ("//@ op -\n//@ variants T: a(n=1) b(m=1)\n", "trial.comp:2: .*same sizes"),
+        ("//@ op -\n//@ variants T: a(n=x)\n", "trial.comp:2: .*size=1"),
         ("#version 450\n//@ op -\n", r"trial\.comp:2: .*first lines"),
     ],
 )
@@ -403,10 +449,20 @@ def test_the_cooperative_matrix_shader_asks_for_what_it_needs() -> None:
             assert {"CooperativeMatrixKHR", "Int8"} <= set(variant["capabilities"])
 
 
-def test_a_program_is_heard_while_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_program_is_heard_while_it_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = "echo Collecting one; echo other; echo Collecting two >&2; exit $0"
     system.run_aloud(["sh", "-c", script, "0"], ("Collecting",))
-    assert capsys.readouterr().out == "  Collecting one\n  Collecting two\n"
+    assert capsys.readouterr().out == "", "nothing takes ten seconds"
+    monkeypatch.setattr(system, "SILENT_SECONDS", 0)
+    system.run_aloud(["sh", "-c", script, "0"], ("Collecting",))
+    lines = re.sub(r"\d+ s", "0 s", capsys.readouterr().out)
+    assert lines == "  0 s: Collecting one\n  0 s: Collecting two\n"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    system.run_aloud(["sh", "-c", script, "0"], ("Collecting",))
+    first, second, last = capsys.readouterr().out.split("\r\033[K")[1:]
+    assert (first, second, last) == ("  Collecting one", "  Collecting two", "")
     with pytest.raises(ToolchainError, match=r"(?s)failed \(3\):.*other"):
         system.run_aloud(["sh", "-c", script, "3"], ("Collecting",))
 
@@ -805,3 +861,43 @@ def test_shaders_declare_their_local_size_before_they_use_it() -> None:
         if "gl_WorkGroupSize" in code[: code.index("local_size_x")]:
             early.append(path.name)
     assert not early
+
+
+# The metadata
+
+
+@pytest.fixture
+def hook(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The names of the hook, which hatchling alone imports."""
+    interface = ModuleType("interface")
+    interface.MetadataHookInterface = object
+    monkeypatch.setitem(sys.modules, "hatchling.metadata.plugin.interface", interface)
+    return SimpleNamespace(**runpy.run_path(str(PACKAGE / "toolchain" / "hatch_metadata.py")))
+
+
+@pytest.mark.parametrize("named, address", [
+    ("https://host.org/a/b.git", "https://host.org/a/b"),
+    ("https://host.org/a/b/", "https://host.org/a/b"),
+    ("git@host.org:a/b.git", "https://host.org/a/b"), ("/srv/git/b.git", None), ("", None)])
+def test_the_address_of_the_repository(
+    hook: SimpleNamespace, named: str, address: str | None, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(hook.ADDRESS, named)
+    assert hook.repository(tmp_path) == address
+    assert ("Source" in hook.urls(address)) == (address is not None)
+    monkeypatch.delenv(hook.ADDRESS)
+    (tmp_path / "PKG-INFO").write_text(
+        f"Name: x\nProject-URL: Kompute, https://k.org\nProject-URL: Source, {named}\n\ntext\n")
+    assert hook.repository(tmp_path) == address
+
+
+def test_links_of_the_readme_lead_out_of_the_metadata(hook: SimpleNamespace) -> None:
+    text = "[a](docs/a.md#b), ![p\nq](p.svg), [![c](c.svg)](d.md), [e](https://e.org), [f](#f)"
+    at = "https://host.org/x"
+    assert hook.absolute(text, at) == (
+        f"[a]({at}/blob/HEAD/docs/a.md#b), ![p\nq]({at}/raw/HEAD/p.svg), "
+        f"[![c]({at}/raw/HEAD/c.svg)]({at}/blob/HEAD/d.md), [e](https://e.org), [f](#f)")
+    assert hook.absolute(text, None) == "a, , , [e](https://e.org), [f](#f)"
+    readme = hook.absolute((PACKAGE.parent / "README.md").read_text("utf-8"), at)
+    assert not re.search(r"\]\((?!https://|#)", readme) and readme.count(f"]({at}/") > 10

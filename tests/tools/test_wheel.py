@@ -14,20 +14,21 @@ FILES = {p.relative_to(PACKAGE) for p in PACKAGE.rglob("*")
          if p.is_file() and "__pycache__" not in p.parts}
 
 KINDS = {
-    ".py": ".", ".pyi": ".", ".typed": ".", ".json": "spec spirv onnx", ".md": "spec _kp",
+    ".py": ".", ".pyi": ".", ".typed": ".", ".json": "spec spirv onnx lowering", ".md": "spec _kp",
     ".spv": "spirv", ".c": "onnxruntime", ".h": "onnxruntime", ".so": "onnxruntime _kp",
     ".txt": "toolchain _kp", ".patch": "toolchain",
 }
 """Suffix -> the folders with such files; a dot for any folder."""
 
 RUN = {
-    "__main__", "cli.__main__", "toolchain.__main__", "toolchain.check", "toolchain.bootstrap",
-    "toolchain.hatch_build", "toolchain.site", "onnx_backend", "onnxruntime",
-    "onnxruntime.provider",
+    "__main__", "cli.__main__", "onnxruntime.__main__", "toolchain.__main__", "toolchain.check",
+    "toolchain.bootstrap", "toolchain.hatch_build", "toolchain.hatch_metadata", "toolchain.site",
+    "toolchain.vendors", "onnx_backend", "onnxruntime", "onnxruntime.provider", "genai",
+    "torch_backend", "torch.directml", "fft", "linalg", "random",
 }
-"""Modules that are run, or imported by users, provider.c or mkdocs only."""
+"""Modules that are run, or imported by users, PyTorch, provider.c, hatchling, mkdocs, tests."""
 
-WALKED = ("arrays.", "functions.", "operators.", "toolchain.fixes.")
+WALKED = ("arrays.", "functions.", "operators.", "graph.passes.")
 """Packages that import all of their modules."""
 
 

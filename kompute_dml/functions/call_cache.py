@@ -19,6 +19,7 @@ import numpy as np
 from ..attributes import ScaleBias, Size2d
 from ..desc import TensorDesc
 from ..dtypes import Scalar
+from ..layout import Ints
 from ..operators.base import OperatorDesc
 from ..tensors import Tensor
 from .call import Run, execute, noted
@@ -43,14 +44,14 @@ class _Call(NamedTuple):
 
     compiled: CompiledOperator
     slots: tuple[int, ...]
-    made: tuple[TensorDesc, ...]
+    made: tuple[tuple[TensorDesc, Ints], ...]
     constants: tuple[Tensor, ...]
     """Numbers of the signature, as tensors."""
     result: int | tuple[int, ...]
 
-    def repeat(self, device: Any, given: Sequence[Tensor]) -> Any:
-        new = [device._new(desc) for desc in self.made] if self.made else ()
-        tensors = (*given, *new, *self.constants, None)
+    def repeat(self, device: Any, arguments: Sequence[Tensor]) -> Any:
+        new = [device.new(desc, shape=shape) for desc, shape in self.made] if self.made else ()
+        tensors = (*arguments, *new, *self.constants, None)
         execute(device, self.compiled, [tensors[i] for i in self.slots])
         if isinstance(self.result, int):
             return tensors[self.result]
@@ -61,45 +62,47 @@ class _Unknown(Exception):
     """A value that belongs to no signature, such as an array."""
 
 
-def repeated(f: F) -> F:
+def cached_call(f: F) -> F:
     """``f``, which ends with one :func:`~.call.run`. It only runs for signatures that are new."""
 
     @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> Any:
-        given: list[Tensor] = []
+        tensors: list[Tensor] = []
         parts: list[Any] = [f, *kwargs]
         try:
             for value in (*args, *kwargs.values()) if kwargs else args:
                 if isinstance(value, Tensor):
-                    given.append(value)
+                    tensors.append(value)
                     parts.append(value.desc)
                     if value.truth:
                         parts.append(_TRUTH)
+                    if value.shape != value.desc.sizes:
+                        parts.append(value.shape)
                 else:
-                    parts.append(_part(value, given))
+                    parts.append(_part(value, tensors))
         except _Unknown:
             return f(*args, **kwargs)
-        device: Any = given[0].device if given else None
-        for x in given:
+        device: Any = tensors[0].device if tensors else None
+        for x in tensors:
             if x.device is not device:
                 return f(*args, **kwargs)
-        if len(given) > 1 and len(ids := [*map(id, given)]) > len(set(ids)):
+        if len(tensors) > 1 and len(ids := [*map(id, tensors)]) > len(set(ids)):
             parts.append(tuple(map(ids.index, ids)))
-        compiled = getattr(device, "_compiled", None)
+        compiled = getattr(device, "compiled", None)
         if compiled is None:  # a graph, or no tensor
             return f(*args, **kwargs)
         key = tuple(parts)
-        with device._runtime.lock:
-            seen = compiled.calls.get(key)
-            if seen is not None:
+        with device.runtime.lock:
+            known = compiled.calls.get(key)
+            if known is not None:
                 compiled.calls.move_to_end(key)
-                return seen.repeat(device, given)
+                return known.repeat(device, tensors)
         with noted() as runs:
             result = f(*args, **kwargs)
-        seen = _remembered(runs, given, result)
-        if seen is not None:
-            with device._runtime.lock:
-                compiled.calls[key] = seen
+        known = _remembered(runs, tensors, result)
+        if known is not None:
+            with device.runtime.lock:
+                compiled.calls[key] = known
                 if len(compiled.calls) > MAX_CALLS:
                     compiled.calls.popitem(last=False)
         return result
@@ -107,7 +110,7 @@ def repeated(f: F) -> F:
     return call  # type: ignore[return-value]
 
 
-def _part(value: Any, given: list[Tensor], inside: bool = False) -> Any:
+def _part(value: Any, tensors: list[Tensor], inside: bool = False) -> Any:
     """An argument as a part of a signature. Values that differ in type or in a bit differ."""
     kind = type(value)
     if value is None:
@@ -117,32 +120,32 @@ def _part(value: Any, given: list[Tensor], inside: bool = False) -> Any:
     if kind is float:
         return struct.pack("<d", value)
     if isinstance(value, Tensor):
-        given.append(value)
-        return value.desc, value.truth
+        tensors.append(value)
+        return value.desc, value.truth, value.shape
     if isinstance(value, np.generic):
         return kind, value.tobytes()
     if isinstance(value, (ScaleBias, Size2d, Scalar, OperatorDesc)):
         fields = [getattr(value, f.name) for f in dataclasses.fields(value)]
-        return (kind, *[_part(v, given) for v in fields])
+        return (kind, *[_part(v, tensors) for v in fields])
     if (kind is tuple or kind is list) and len(value) <= _MOST and not inside:
-        return (kind, *[_part(v, given, True) for v in value])
+        return (kind, *[_part(v, tensors, True) for v in value])
     raise _Unknown
 
 
-def _remembered(runs: Sequence[Run], given: Sequence[Tensor], result: Any) -> _Call | None:
+def _remembered(runs: Sequence[Run], arguments: Sequence[Tensor], result: object) -> _Call | None:
     """What the call did, as far as it can be repeated with other tensors."""
     if len(runs) != 1:
         return None
     (run,) = runs
     inputs = run.compiled.binding_counts[0]
-    made: list[Tensor] = []
+    temporaries: list[Tensor] = []
     constants: list[Tensor] = []
     slots: list[Any] = []
     for i, t in enumerate(run.tensors):
         if t is None:
             slots.append(None)
             continue
-        same = [x for x in given if x.allocation is t.allocation]
+        same = [x for x in arguments if x.allocation is t.allocation]
         if same:
             # A view that begins where one argument does, and which no other one can be.
             if t.byte_offset != same[0].byte_offset or any(x is not same[0] for x in same):
@@ -151,11 +154,11 @@ def _remembered(runs: Sequence[Run], given: Sequence[Tensor], result: Any) -> _C
         else:
             if i >= inputs and (not t.desc.is_packed or t.truth):
                 return None
-            (constants if i < inputs else made).append(t)
+            (constants if i < inputs else temporaries).append(t)
             slots.append(t)
-    tensors = [*given, *made, *constants]
+    tensors = [*arguments, *temporaries, *constants]
 
-    def at(t: Any) -> int | None:
+    def at(t: object) -> int | None:
         return next((i for i, x in enumerate(tensors) if x is t), None)
 
     results = list(map(at, result)) if isinstance(result, tuple) else [at(result)]
@@ -163,6 +166,6 @@ def _remembered(runs: Sequence[Run], given: Sequence[Tensor], result: Any) -> _C
         return None
     return _Call(
         run.compiled, tuple(-1 if t is None else at(t) or 0 for t in slots),
-        tuple(t.desc for t in made), tuple(constants),
+        tuple((t.desc, t.shape) for t in temporaries), tuple(constants),
         tuple(results) if isinstance(result, tuple) else results[0],  # type: ignore[arg-type]
     )

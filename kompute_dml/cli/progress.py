@@ -12,7 +12,7 @@ SILENT_SECONDS = 2.0
 
 
 @contextmanager
-def waiting(what: str) -> Iterator[None]:
+def progress(what: str) -> Iterator[None]:
     """After two seconds show ``what`` and the time so far, until the block ends.
 
     Lines that are printed meanwhile go through :func:`line`.

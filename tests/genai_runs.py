@@ -1,0 +1,150 @@
+"""What onnxruntime-genai writes with a tiny model, on the device and on the CPU, as JSON:
+python tests/genai_runs.py FOLDER
+
+It has an ONNX Runtime of its own, with which the provider can be registered in a process that has
+not registered it with another.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime_genai as og
+
+import kompute_dml.genai as genai
+import kompute_dml.onnxruntime as kompute
+from kompute_dml.errors import UnsupportedError
+from kompute_dml.onnxruntime import allocation, provider
+
+_TOKENS = 12
+
+
+def _generator(model: Any, **search: Any) -> Any:
+    params = og.GeneratorParams(model)
+    params.set_search_options(**{"max_length": 48, "do_sample": False, **search})
+    return og.Generator(model, params)
+
+
+def _go_on(generator: Any, count: int = _TOKENS) -> None:
+    for _ in range(count):
+        if not generator.is_done():
+            generator.generate_next_token()
+
+
+def _written(generator: Any, texts: int = 1) -> list[list[int]]:
+    return [[int(n) for n in generator.get_sequence(i)] for i in range(texts)]
+
+
+def _search(prompts: Sequence[Sequence[int]], **search: Any) -> Callable[[Any], list[list[int]]]:
+    def run(model: Any) -> list[list[int]]:
+        generator = _generator(model, batch_size=len(prompts), **search)
+        generator.append_tokens(np.array(prompts, np.int32))
+        _go_on(generator)
+        return _written(generator, len(prompts))
+
+    return run
+
+
+def _continued(model: Any) -> list[list[int]]:
+    """Turns of a user between those of the model."""
+    generator = _generator(model)
+    for turn in ([3, 5, 7], [9, 11], [13]):
+        generator.append_tokens(turn)
+        _go_on(generator, 5)
+    return _written(generator)
+
+
+def _rewound(model: Any) -> list[list[int]]:
+    """The same prefix with other tokens after it, and again from the start."""
+    generator = _generator(model)
+    generator.append_tokens([3, 5, 7, 9])
+    _go_on(generator, 6)
+    before = _written(generator)
+    generator.rewind_to(5)
+    generator.append_tokens([20, 21])
+    _go_on(generator, 6)
+    after = _written(generator)
+    generator.rewind_to(0)
+    generator.append_tokens([3, 5, 7, 9])
+    _go_on(generator, 6)
+    assert _written(generator) == before
+    return [*before, *after]
+
+
+RUNS: dict[str, Callable[[Any], list[list[int]]]] = {
+    "greedy": _search([[3, 5, 7]]),
+    "greedy, a batch": _search([[3, 5, 7], [2, 4, 6]]),
+    "top-k": _search([[3, 5, 7]], do_sample=True, top_k=5, temperature=0.8, random_seed=7),
+    "top-k, a batch": _search([[3, 5, 7], [2, 4, 6]], do_sample=True, top_k=3, random_seed=7),
+    "beams": _search([[3, 5, 7]], num_beams=3, past_present_share_buffer=False),
+    "beams, a batch": _search([[3, 5, 7], [2, 4, 6]], num_beams=3,
+                              past_present_share_buffer=False),
+    "growing caches": _search([[3, 5, 7]], past_present_share_buffer=False),
+    "append_tokens": _continued,
+    "rewind_to": _rewound,
+}
+
+APART = ("growing caches", "beams", "beams, a batch")
+"""Runs with past and present caches in two places, of which onnxruntime-genai captures none."""
+
+
+def _models(folder: Path) -> dict[str, Any]:
+    on_cpu = og.Config(str(folder))
+    on_cpu.clear_providers()
+    return {"cpu": og.Model(on_cpu), "captured": genai.model(folder),
+            "not captured": genai.model(folder, capture=False)}
+
+
+def _copied(model: Any) -> list[int]:
+    """Bytes of each copy by ONNX Runtime while tokens are written."""
+    found: list[int] = []
+    copy = allocation._copy
+
+    def counted(source: Any, target: Any, **more: Any) -> None:
+        found.append(allocation.api().nbytes(source))
+        copy(source, target, **more)
+
+    generator = _generator(model)
+    generator.append_tokens([3, 5, 7])
+    _go_on(generator, 2)
+    allocation._copy = counted
+    try:
+        _go_on(generator, 4)
+    finally:
+        allocation._copy = copy
+    return found
+
+
+def _refusal(act: Callable[[], Any]) -> str:
+    try:
+        act()
+    except (UnsupportedError, RuntimeError) as error:
+        return str(error)
+    return "none"
+
+
+def main(folder: Path) -> dict[str, Any]:
+    name = "WebGpuExecutionProvider"
+    og.register_execution_provider_library(name, kompute.get_library_path())
+    made: dict[str, Any] = {"beside WebGPU's": _refusal(genai.register)}
+    og.unregister_execution_provider_library(name)
+    with provider.decisions() as decisions:
+        models = _models(folder)
+    made["on the CPU"] = [d.operator for d in decisions if d.where == "CPU"]
+    made["an option"] = _refusal(lambda: genai.model(folder, capture=False, claims="all"))
+    made["runs"] = {name: {where: run(model) for where, model in models.items()
+                           if where != "captured" or name not in APART}
+                    for name, run in RUNS.items()}
+    made["captured, caches apart"] = _refusal(lambda: RUNS[APART[0]](models["captured"]))
+    made["copies"] = {where: _copied(models[where]) for where in ("captured", "not captured")}
+    made["after it"] = _refusal(kompute.devices)
+    return made
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(Path(sys.argv[1]))))
