@@ -13,6 +13,7 @@ import numpy as np
 from tabulate import tabulate
 
 from kompute_dml.errors import DmlError
+from kompute_dml.runtime.adapters import Adapter
 from real_models import Magika, quantized
 
 _SHOWN = 16
@@ -21,8 +22,13 @@ _MAX_DIFFERENCE = 1e-2
 """Of a score: rounding that differs before a value is quantized may move it by one step."""
 
 
-def classify(adapter: int, magika: Magika, files: Sequence[Path]) -> Iterator[bool]:
-    """Yields what holds of the labels; nothing where ONNX Runtime cannot take the provider."""
+def classify(
+    adapter: Adapter, magika: Magika, files: Sequence[Path], closing: list[str]
+) -> Iterator[bool]:
+    """Yields what holds of the labels; nothing where ONNX Runtime cannot take the provider.
+
+    ``closing`` gets the line with which the demonstration ends.
+    """
     import kompute_dml.onnxruntime as kompute
 
     click.echo("\nThe whole model, quantized to 8 bits, in ONNX Runtime")
@@ -30,7 +36,7 @@ def classify(adapter: int, magika: Magika, files: Sequence[Path]) -> Iterator[bo
         try:
             kompute.register()
             path = quantized(magika.path, Path(folder) / "magika.onnx")
-            ours, theirs = _sessions(path, adapter)
+            ours, theirs = _sessions(path, adapter.index)
         except DmlError as error:
             click.echo(f"   left out: {error}")
             return
@@ -53,6 +59,10 @@ def classify(adapter: int, magika: Magika, files: Sequence[Path]) -> Iterator[bo
     click.echo("\n".join(f"   {line}" for line in text.splitlines()))
     same = int((best == cpu_best).sum())
     difference = float(np.abs(got - expected).max())
+    closing.append(f"One file takes {np.median(ms):.2f} ms on {adapter.name}, "
+                   f"{np.median(cpu_ms):.2f} ms on ONNX Runtime's CPU provider"
+                   + (": both are the same CPU, so this says nothing of a GPU"
+                      if adapter.is_cpu else ""))
     yield verdict(f"{same} of {len(files)} files get the CPU provider's label", same == len(files))
     yield verdict(f"scores differ by {difference:.1e} at most", difference <= _MAX_DIFFERENCE)
 

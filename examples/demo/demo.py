@@ -39,9 +39,12 @@ def demo(adapter: str | None, folder: Path | None) -> None:
         click.echo("This driver is the CPU posing as a GPU: it shows that results are right, not "
                    "how fast a GPU is.")
     click.echo()
-    passed = [*layers.model(device, folder), *layers.diagonals(device)]
+    closing: list[str] = []
+    passed = [*layers.model(device, folder, closing), *layers.diagonals(device)]
     click.echo(f"\n{sum(passed)} of {len(passed)} comparisons hold "
                f"({time.perf_counter() - start:.1f} s)")
+    for line in closing:
+        click.echo(line)
     if not all(passed):
         raise click.exceptions.Exit(1)
 

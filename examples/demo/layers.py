@@ -37,7 +37,7 @@ class _Layer:
     bias: Any
 
 
-def model(device: Any, folder: Path | None) -> Iterator[bool]:
+def model(device: Any, folder: Path | None, closing: list[str]) -> Iterator[bool]:
     magika = Magika()
     paths = sysconfig.get_paths()
     roots = [paths["stdlib"], paths["purelib"], paths["platlib"]] if folder is None else [folder]
@@ -49,7 +49,7 @@ def model(device: Any, folder: Path | None) -> Iterator[bool]:
     click.echo(f"Input        {len(files)} files of {folder or 'this Python installation'} "
                f"({len({f.suffix for f in files})} suffixes)")
     yield from _layers(device, magika, files)
-    yield from classify(device.adapter.index, magika, files)
+    yield from classify(device.adapter, magika, files, closing)
 
 
 def _layers(device: Any, magika: Magika, files: Sequence[Path]) -> Iterator[bool]:
