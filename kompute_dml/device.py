@@ -114,18 +114,6 @@ class _Runtime:
         key = self.engine.grid_key(1)
         return self.engine.pipeline(variant, [readback.buffer], spec, key), readback
 
-    def has_exact_units(self) -> bool:
-        """Whether the driver's functions were measured to be exact; see :mod:`.exactness`. They are
-        measured now, if they were not."""
-        adapter = self.engine.adapter
-        driver = f"{adapter.name}, {adapter.driver} {adapter.driver_version}"
-        exact = exactness.known(driver)
-        if exact is None:
-            with contextlib.suppress(DmlError):  # it stays unknown where the driver fails
-                exact = not exactness.wrong(self.own_function)
-                exactness.keep(driver, exact)
-        return bool(exact)
-
     def own_function(self, name: str, *operands: np.ndarray) -> np.ndarray:
         """One of the device's own functions of words."""
         variant = self.library.get("units")
@@ -209,6 +197,23 @@ class _Runtime:
             self.close()
         finally:
             self.lock.release()
+
+
+def _has_exact_units(adapter: Adapter) -> bool:
+    """Whether the driver's functions were measured to be exact; see :mod:`.exactness`. They are
+    measured now, if they were not: on a logical device that is closed again, so that no memory
+    and no pipeline of the measurement stays."""
+    driver = f"{adapter.name}, {adapter.driver} {adapter.driver_version}"
+    exact = exactness.known(driver)
+    if exact is None:
+        with contextlib.suppress(DmlError):  # it stays unknown where the driver fails
+            runtime = _Runtime(adapter)
+            try:
+                exact = not exactness.wrong(runtime.own_function)
+            finally:
+                runtime.close()
+            exactness.keep(driver, exact)
+    return bool(exact)
 
 
 class _Plans:
@@ -340,12 +345,12 @@ class Device(SnakeCase):
         self.adapter = adapter if isinstance(adapter, Adapter) else choose(adapter)
         self.feature_level = FeatureLevel.of(feature_level)
         self.strict = strict
+        exact = traits.leaves_open(self.adapter) and _has_exact_units(self.adapter)
         self.runtime = _Runtime(self.adapter)
         self.target = target_of(self.runtime.library, self.adapter)
-        if traits.leaves_open(self.adapter):
-            exact = self.runtime.has_exact_units()
+        if exact:
             self.target = replace(
-                self.target, traits=replace(self.target.traits, exact_units=exact))
+                self.target, traits=replace(self.target.traits, exact_units=True))
         self.recorder = self.runtime.recorder
         self.compiled = _Compiled()
         self.plans = _Plans()

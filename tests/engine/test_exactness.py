@@ -148,6 +148,21 @@ def test_what_is_no_measurement_counts_for_nothing(
     assert exactness.known("driver") is False and exactness.known("other") is True
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_a_measurement_leaves_nothing_on_the_device(
+    device: dml.Device, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    adapter = replace(device.adapter, type="other")
+    driver = f"{adapter.name}, {adapter.driver} {adapter.driver_version}"
+    monkeypatch.setattr(exactness, "_unkept", {driver: False} if known else {})
+    own = dml.Device(adapter)
+    assert exactness.known(driver) is not None
+    runtime = own.runtime
+    assert not runtime.transfer._uploads and not runtime.transfer._downloads
+    assert not runtime.heap.blocks and not runtime.pipelines._cache
+    own.close()
+
+
 @pytest.mark.parametrize("driver", ["radv", "NVIDIA"])
 def test_gpus_are_measured(device: dml.Device, driver: str) -> None:
     gpu = replace(device.adapter, type="discrete", driver=driver)
