@@ -123,7 +123,7 @@ def share(storages: Sequence[Storage], *, apart: bool = False) -> MemoryUse:
     order = sorted(storages, key=lambda s: -s.nbytes)
     best, offsets = _place(order), [s.offset for s in storages]
     for _ in range(min(_TRIES, _PAIRS // max(len(storages), 1) ** 2)):
-        if best <= _GOOD * alive:
+        if best <= max(_GOOD * alive, alive + _LITTLE):
             break
         power = draw.uniform(0, 1.5)
         order.sort(key=lambda s: -s.nbytes * (s.last - s.first + 1) ** power * draw.uniform(0.5, 1))
@@ -136,6 +136,8 @@ def share(storages: Sequence[Storage], *, apart: bool = False) -> MemoryUse:
 
 _GOOD = 1.02
 """A plan is good enough if it takes so many times the least bytes."""
+_LITTLE = 256 << 10
+"""Or so many bytes more."""
 _TRIES, _PAIRS = 64, 1_000_000
 """The most orders to try, and the most pairs of storages to compare in all of them."""
 

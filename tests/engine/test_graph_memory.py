@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 import kompute_dml as dml
+from kompute_dml.graph import memory
 from kompute_dml.graph.array import Array
 from kompute_dml.graph.builder import Builder
 from kompute_dml.graph.memory import Storage, share
 from kompute_dml.runtime.heap import ALIGNMENT
+
+_MUCH = 1024
+"""So many times as large, a waste of memory is worth another order."""
 
 
 def _shared(lives: list[tuple[int, int, int]]) -> int:
@@ -46,13 +51,28 @@ def test_storages_that_are_alive_together_lie_apart(rng: np.random.Generator) ->
 def test_storages_that_are_never_alive_together_share_memory(
     lives: list[tuple[int, int, int]], nbytes: int
 ) -> None:
-    assert _shared(lives) == nbytes
+    assert _shared([(_MUCH * n, first, last) for n, first, last in lives]) == _MUCH * nbytes
+
+
+def test_no_order_is_sought_for_a_few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders: list[Sequence[Storage]] = []
+    place = memory._place
+
+    def counted(storages: Sequence[Storage]) -> int:
+        orders.append(storages)
+        return place(storages)
+
+    monkeypatch.setattr(memory, "_place", counted)
+    lives = [(1024, 3, 5), (1536, 4, 5), (2048, 2, 2), (1792, 4, 4), (1024, 3, 3), (2048, 2, 3)]
+    assert _shared(lives) == 5120 and len(orders) == 1
+    assert _shared([(_MUCH * n, first, last) for n, first, last in lives]) < _MUCH * 5120
+    assert len(orders) > 2
 
 
 def test_memory_is_close_to_the_most_that_is_alive_at_once(rng: np.random.Generator) -> None:
     for _ in range(50):
         ends = np.minimum(range(40) + rng.geometric(0.35, 40), 40)
-        sizes = ALIGNMENT * rng.integers(1, 40, 40)
+        sizes = _MUCH * ALIGNMENT * rng.integers(1, 40, 40)
         most = max(sum(n for n, a, b in zip(sizes, range(40), ends) if a <= step <= b)
                    for step in range(40))
         use = share([Storage(int(n), a, int(b)) for n, a, b in zip(sizes, range(40), ends)])
