@@ -5,7 +5,9 @@ Expressions, ONNX models and :meth:`Device.compile_graph` feed it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import gc
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,19 @@ from .step import Step, begin, begin_slow, compile_repacking
 
 if TYPE_CHECKING:
     from ..device import Device
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage collection inside the block, which makes a plan's many objects and no garbage. A
+    full collection takes as long as the block where a process has loaded large libraries."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 class Preparations(list["Prepared"]):

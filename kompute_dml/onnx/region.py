@@ -16,7 +16,7 @@ from ..errors import DmlError, OutOfMemoryError, UnsupportedError, ValidationErr
 from ..graph.array import Array, device_type
 from ..graph.builder import Builder
 from ..graph.memory import aligned
-from ..graph.planner import Preparations
+from ..graph.planner import Preparations, uncollected
 from ..graph.recorded import Input, RecordedPlan, Resident, Result
 from ..graph.recordings import Places
 from ..graph.switches import disabled
@@ -279,8 +279,9 @@ class Region:
         resident: Collection[int] = (),
     ) -> RecordedPlan:
         builder = Builder(self.device, self._prepared)
-        inputs, results = self._emit(builder, shapes, known)
-        plan = builder.finish(inputs, results, [inputs[i] for i in resident])
+        with uncollected():
+            inputs, results = self._emit(builder, shapes, known)
+            plan = builder.finish(inputs, results, [inputs[i] for i in resident])
         self._use(builder.shaders)
         return plan
 

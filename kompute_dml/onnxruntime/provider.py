@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import gc
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 from .. import __version__
 from ..device import shared_device
 from ..errors import UnsupportedError, ValidationError, expect
+from ..graph.planner import uncollected
 from ..hints import hint
 from ..onnx import cost
 from ..onnx.fusion import fuse
@@ -526,24 +526,11 @@ def _ep_name(this: Any) -> Any:
     return _names[identity.current()]
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """No garbage collection inside the block, which makes a plan's many objects and no garbage. A
-    full collection takes as long as the block where a process has loaded large libraries."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
-
-
 @guarded("(Ep *, const void *, void *)")
 def _get_capability(this: Any, graph: Any, support: Any) -> None:
     ort, provider = api(), _owner(this)
     try:
-        with _uncollected():
+        with uncollected():
             provider.reader = reader = GraphReader(ort, graph, provider.replaced)
             wanted = provider.wanted_regions(reader)
     except Exception as error:
@@ -567,7 +554,7 @@ def _compile(
     if not api().profiles:  # an older ONNX Runtime says nothing of a session's end
         provider.finish()
     shared = Constants()
-    with _uncollected():
+    with uncollected():
         # Regions change the values that they read, so several have their own.
         whole = provider.reader if count == 1 else None
         readers = (GraphReader(api(), graphs[i], provider.replaced, whole) for i in range(count))
