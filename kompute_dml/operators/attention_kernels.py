@@ -23,7 +23,7 @@ _MANY_KEYS = 1024
 _MOST_ROWS = 16
 """Rows of a key head that one fragment of matrix units holds."""
 SHADERS = ("attention", "attention_blocks", "attention_coopmat", "attention_decode",
-           "attention_few_keys", "attention_few_rows", "attention_combine")
+           "attention_few_keys", "attention_few_rows", "attention_lines", "attention_combine")
 
 
 class Sizes(Protocol):
@@ -324,9 +324,28 @@ class _Blocks(AttentionKernel):
 # Few queries
 
 
+class _FewQueries(AttentionKernel):
+    """Up to eight queries of a key head, whose keys and values are read once."""
+
+    def serves(self, a: Attention, traits: DeviceTraits) -> str | None:
+        if a.rows > 8:
+            return f"{a.rows} rows are more than 8"
+        if a.h.keys < 64:
+            return f"{a.h.keys} keys are fewer than 64"
+        if not all(x.aligned(a.itemsize) for x in (a.key, a.value)) or not all(
+                4 <= x.size * a.itemsize // 16 <= 64 for x in a.lines):
+            return "heads are not 4 to 64 aligned vectors of 16 bytes"
+        return None
+
+    def spec(self, a: Attention) -> dict[str, int]:
+        """The sizes of heads, in vectors of 16 bytes."""
+        query, _, value = (x.size * a.itemsize // 16 for x in a.lines)
+        return {"HEAD_VECTORS": query, "VALUE_VECTORS": value}
+
+
 @dataclass(frozen=True)
-class _FewRows(AttentionKernel):
-    """Up to eight queries of a key head, with keys in short parts."""
+class _FewRows(_FewQueries):
+    """Keys in short parts, whose scores are in shared memory."""
 
     spans: Mapping[int, int]
     """The most keys of a part, by the rows of a variant."""
@@ -342,23 +361,67 @@ class _FewRows(AttentionKernel):
     def shader(self, a: Attention) -> str:
         return f"attention_few_rows.r{self._served(a)}"
 
-    def serves(self, a: Attention, traits: DeviceTraits) -> str | None:
-        if a.rows > 8:
-            return f"{a.rows} rows are more than 8"
-        if a.h.keys < 64:
-            return f"{a.h.keys} keys are fewer than 64"
-        if not all(x.aligned(a.itemsize) for x in (a.key, a.value)) or not all(
-                4 <= x.size * a.itemsize // 16 <= 64 for x in a.lines):
-            return "heads are not 4 to 64 aligned vectors of 16 bytes"
-        return None
-
     def estimate(self, a: Attention, traits: DeviceTraits) -> float:
         return 100 + self.busy
 
     def launch(self, a: Attention, traits: DeviceTraits) -> Launch:
-        q, _, v = (x.size * a.itemsize // 16 for x in a.lines)
-        return Launch(1, 32, {"LOCAL_SIZE": 256, "HEAD_VECTORS": q, "VALUE_VECTORS": v},
+        return Launch(1, 32, {"LOCAL_SIZE": 256, **self.spec(a)},
                       busy=self.busy, most=self.spans[self._served(a)] // 32, makes_parts=True)
+
+
+_LINES_BUSY = 8
+"""Workgroups for each core, of which nobody knows how many there are."""
+_LINES_INVOCATIONS = 128
+_LEAST_LANES, _MOST_LANES = 8, 32
+_MOST_HELD = 64
+"""FLOAT32 sums that an invocation of a line holds, of all rows."""
+_MOST_OF_A_ROW = 16
+
+
+@dataclass(frozen=True)
+class _Lines(_FewQueries):
+    """Keys in turn by lines of neighbours, who add up a score by themselves."""
+
+    busy: int
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"lines-{self.busy}"
+
+    def _served(self, a: Attention) -> int:
+        return next(n for n in (1, 4, 8) if a.rows <= n)
+
+    def shader(self, a: Attention) -> str:
+        return f"attention_lines.r{self._served(a)}"
+
+    def lanes(self, a: Attention, traits: DeviceTraits) -> int:
+        """The fewest lanes of a line that hold a row and all rows; 0 if they are more than a
+        subgroup's."""
+        least = min(traits.subgroup_sizes or (traits.subgroup_size,))
+        held = min(_MOST_OF_A_ROW, _MOST_HELD // self._served(a))
+        lanes = min(least, _LEAST_LANES)
+        while lanes * held < a.longest:
+            lanes *= 2
+        return lanes if lanes <= min(least, _MOST_LANES) else 0
+
+    def serves(self, a: Attention, traits: DeviceTraits) -> str | None:
+        return super().serves(a, traits) or (
+            None if self.lanes(a, traits) else "a subgroup's registers are few for its heads")
+
+    def estimate(self, a: Attention, traits: DeviceTraits) -> float:
+        return 90 + abs(self.busy - _LINES_BUSY) / 16
+
+    def launch(self, a: Attention, traits: DeviceTraits) -> Launch:
+        served, lanes = self._served(a), self.lanes(a, traits)
+        fours = {name: -(-n // lanes) * (16 // a.itemsize) // 4
+                 for name, n in self.spec(a).items()}
+        shared = 16 * (served * fours["HEAD_VECTORS"] * lanes
+                       + fours["VALUE_VECTORS"] * _LINES_INVOCATIONS)
+        return Launch(
+            1, 32, {"LOCAL_SIZE": _LINES_INVOCATIONS, "LANES": lanes,
+                    "AT_ONCE": 4 if served == 1 else 2, **self.spec(a)},
+            busy=self.busy, makes_parts=True,
+            shared=shared + 8 * served * _LINES_INVOCATIONS // lanes)
 
 
 # FLOAT16 on matrix units
@@ -596,6 +659,7 @@ KERNELS: tuple[AttentionKernel, ...] = (
     _Decode(), _FewKeys(), _SplitKeys(2, 32, split_keys=True), _SplitKeys(4, 64, split_keys=True),
     _Turns(8, _TURNS_KEYS, 2, way="turns"), _Tall(4, 64, 2), _Wide(8, 32), _Small(4, 32),
     _Large(8, 64),
+    *(_Lines(n) for n in (4, 8, 16)),
     *(_FewRows({4: 512 // n, 8: 256 // n}, 4 * n) for n in (1, 2, 4)),
     _Units(),
     _Blocks("h32", range(33)), _Blocks("h64", range(33, 65)), _Blocks("b64", range(33, 65)),

@@ -21,7 +21,7 @@ _OPERATIONS: dict[int, Callable[..., int]] = {
     128: operator.add, 130: operator.sub, 132: operator.mul, 134: operator.floordiv,
     137: operator.mod, 169: lambda condition, x, y: x if condition else y,
     170: operator.eq, 171: operator.ne, 172: operator.gt, 174: operator.ge, 176: operator.lt,
-    178: operator.le, 194: operator.rshift, 196: operator.lshift,
+    178: operator.le, 194: operator.rshift, 196: operator.lshift, 199: operator.and_,
 }
 """Operations on unsigned numbers, by opcode."""
 _WORKGROUP, _PUSH_CONSTANT, _STORAGE_BUFFER = 4, 9, 12

@@ -29,6 +29,7 @@ const uint ROWS = 4u * QUADS;
 
 const uint INVOCATIONS = 256u;
 const uint EACH = 16u / BYTES_OF(TYPE);
+#include "include/attention_rows.glsl"
 // Keys at a time. Invocations that are left over do nothing.
 const uint K_LINES = INVOCATIONS / HEAD_VECTORS;
 const uint V_LINES = INVOCATIONS / VALUE_VECTORS;
@@ -36,19 +37,6 @@ const uint PITCH = HEAD_VECTORS + 1u;
 shared vec4 s_parts[QUADS][INVOCATIONS * LOADS * 5u / 4u];  // HEAD_VECTORS is at least 4
 shared float s_powers[ROWS][SPAN];
 shared float s_most[ROWS], s_sum[ROWS];
-
-// Four elements of a vector of eight, or all elements of a vector of four.
-vec4 quarter(uvec4 x, uint n) {
-    if (BYTES_OF(TYPE) == 4u) return uintBitsToFloat(x);
-    uint low = n == 0u ? x.x : x.z, high = n == 0u ? x.y : x.w;
-    if (HAS_EXACT_UNITS) return vec4(unpackHalf2x16(low), unpackHalf2x16(high));
-    return vec4(half_to_float(low & 0xFFFFu), half_to_float(low >> 16u),
-                half_to_float(high & 0xFFFFu), half_to_float(high >> 16u));
-}
-
-float power(float x) {
-    return HAS_EXACT_UNITS ? exp2(x * LOG2_E) : exp_of(x);
-}
 
 void main() {
     const uint i = gl_LocalInvocationIndex;
@@ -68,12 +56,10 @@ void main() {
     if (CAUSAL) end = min(end, seen_from(past, queries - 1u));
     uint count = end > begin ? end - begin : 0u;
     if (count == 0u) {  // what is combined has a maximum of -infinity
-        uint columns = VALUE_VECTORS * EACH, own_head = head * group + i / queries;
         if (i < rows) {
-            uint record = (((batch * key_heads * group + own_head) * queries + i % queries) * parts + part)
-                          * (columns + 2u);
-            y_words[y_offset + record + columns] = 0xFF800000u;
-            y_words[y_offset + record + columns + 1u] = 0u;
+            uint to = record_of(batch, head, i, part, VALUE_VECTORS * EACH) + VALUE_VECTORS * EACH;
+            y_words[to] = 0xFF800000u;
+            y_words[to + 1u] = 0u;
         }
         return;
     }
@@ -82,13 +68,8 @@ void main() {
     uint vector = i % HEAD_VECTORS, line = i / HEAD_VECTORS;
     vec4 x[ROWS][2];
     [[unroll]] for (uint r = 0u; r < ROWS; ++r)
-        [[unroll]] for (uint n = 0u; n < EACH / 4u; ++n) {
-            uint row = min(r, rows - 1u);
-            uint from = q_offset + batch * q_by[0] + (head * group + row / queries) * q_by[1]
-                        + row % queries * q_by[2] + (vector * EACH + 4u * n) * by_element[0];
-            x[r][n] = vec4(q_float(from), q_float(from + by_element[0]), q_float(from + 2u * by_element[0]),
-                           q_float(from + 3u * by_element[0]));
-        }
+        [[unroll]] for (uint n = 0u; n < EACH / 4u; ++n)
+            x[r][n] = query_four(batch, head, min(r, rows - 1u), vector * EACH + 4u * n, by_element[0]);
     for (uint first = 0u; first < count; first += K_LINES * LOADS) {
         uvec4 found[LOADS];
         [[unroll]] for (uint n = 0u; n < LOADS; ++n) {
@@ -181,9 +162,7 @@ void main() {
     // Records by row and part: the undivided output, the maximum, the sum.
     uint value_size = VALUE_VECTORS * EACH;
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-        uint own_head = head * group + r / queries, position = r % queries;
-        uint record = (((batch * key_heads * group + own_head) * queries + position) * parts + part)
-                      * (value_size + 2u);
+        uint to = record_of(batch, head, r, part, value_size);
         [[unroll]] for (uint e = 0u; e < EACH / 4u; ++e) {
             barrier();
             s_parts[0][i] = o[r][e];
@@ -192,12 +171,12 @@ void main() {
                 vec4 total = vec4(0.0);
                 for (uint n = 0u; n < V_LINES; ++n) total += s_parts[0][n * VALUE_VECTORS + i];
                 [[unroll]] for (uint c = 0u; c < 4u; ++c)
-                    y_words[y_offset + record + i * EACH + 4u * e + c] = floatBitsToUint(total[c]);
+                    y_words[to + i * EACH + 4u * e + c] = floatBitsToUint(total[c]);
             }
         }
         if (i == 0u && r < rows) {
-            y_words[y_offset + record + value_size] = floatBitsToUint(s_most[r]);
-            y_words[y_offset + record + value_size + 1u] = floatBitsToUint(s_sum[r]);
+            y_words[to + value_size] = floatBitsToUint(s_most[r]);
+            y_words[to + value_size + 1u] = floatBitsToUint(s_sum[r]);
         }
     }
 }
