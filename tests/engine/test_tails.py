@@ -12,9 +12,14 @@ import pytest
 import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.graph.passes import epilogue
-from plans import checked
+from kompute_dml.graph.planner import Planner
+from kompute_dml.lowering.kernel import explained
+from kompute_dml.operators.convolution import kept, packed, patches, points, tiles
+from kompute_dml.operators.matrix_multiply import float_kernels
+from plans import checked, shaders_of
 from switches import long_pipelines
 from test_convolution import EveryWork, _matrix_units, set_slow_barriers, set_traits
+from test_packed_filters import _convolved
 
 Run = tuple[tuple[str, ...], np.ndarray]
 Layer = Callable[..., Any]
@@ -312,3 +317,65 @@ def test_tails_of_matrix_units(own: dml.Device) -> None:
                      "convolution_patches_coopmat", "gemm_coopmat"}, run.variants
     for compiled, _ in run._plan._steps:
         checked(compiled.operator.desc, compiled.plan)
+
+
+# Matrix units
+
+
+def _layer(x: Any, w: Any) -> Any:
+    """A convolution from channels-last to channels-last."""
+    n, h, width, _ = x.sizes
+    y = x.device.empty((n, h, width, w.sizes[0]), x.dtype)
+    ends = w.sizes[-1] // 2
+    return dml.convolution(_last(x), w, start_padding=ends, end_padding=ends, out=_last(y))
+
+
+UNITS: dict[str, tuple[Layer, tuple[tuple[int, ...], tuple[int, ...]]]] = {
+    "gemm": (dml.gemm, ((200, 136), (136, 264))),
+    "gemm of 16 rows": (dml.gemm, ((16, 136), (136, 264))),
+    "gemm of 7 rows": (dml.gemm, ((7, 136), (136, 264))),
+    "convolution": (_layer, ((2, 9, 12, 40), (136, 40, 3, 3))),
+    "convolution of one tap": (_layer, ((2, 9, 12, 64), (64, 64, 1, 1))),
+    "convolution of few channels": (_layer, ((2, 9, 12, 3), (64, 3, 7, 7))),
+}
+"""By a name: an operator whose second tensor is constant, and sizes."""
+VARIANTS = {f"{variant}{end}" for end in ("", ".tail") for variant in shaders_of((
+    *tiles.HALVES, *(k for k in float_kernels.KERNELS if "coopmat" in k.variant),
+    *packed.KERNELS, *points.KERNELS, *kept.KERNELS, *patches.KERNELS))}
+"""Variants that the next test runs where there are matrix units, those of other shapes too."""
+
+
+@pytest.mark.parametrize("what", UNITS)
+def test_every_kernel_of_units_computes_the_same_with_a_tail(
+    what: str, own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that serve this work, in turn. Whole numbers, so that sums are exact in any order."""
+    if not own.target.traits.multiplies(16, 16, 16, "f16", "f32"):
+        pytest.skip("the device has no such matrix units")
+    monkeypatch.setattr(Planner, "least_repacked", 0)
+    layer, sizes = UNITS[what]
+    x, w = (rng.integers(-2, 3, s).astype(np.float16) for s in sizes)
+
+    def results(name: str, tails: bool) -> Run:
+        monkeypatch.setenv("KOMPUTE_DML_DISABLE_PASSES", "" if tails else "epilogue")
+        own.compiled.clear()
+        with tuning.trial(EveryWork(name)), dml.Graph(own) as g:
+            y = layer(g.input(x.shape, x.dtype), g.constant(w))
+            packed_order = y.sizes if len(y.sizes) == 2 else [y.sizes[n] for n in (0, 2, 3, 1)]
+            r = g.input(packed_order, x.dtype)
+            run = g.compile(_tail(y, r if len(y.sizes) == 2 else _last(r)))
+        return run.variants, run(x, np.ones(packed_order, np.float16))
+
+    with explained() as choices:
+        results("", False)
+    operator = "GEMM" if what.startswith("gemm") else "CONVOLUTION"
+    choice = next(c for c in choices if c.operator.endswith(operator))
+    product = (x.astype(float) @ w.astype(float) if operator == "GEMM" else
+               _convolved(x.transpose(0, 3, 1, 2), w, start_padding=(w.shape[-1] // 2,) * 2,
+                          end_padding=(w.shape[-1] // 2,) * 2).transpose(0, 2, 3, 1))
+    expected = 1 - (np.maximum(product, 0.25) * product).astype(np.float16)
+    for name, _ in choice.able:
+        plain, fused = (results(name, tails) for tails in (False, True))
+        for variants, y in (plain, fused):
+            np.testing.assert_array_equal(y, expected.astype(np.float16), str((name, variants)))
+        assert not any(v.endswith(".tail") for v in plain[0])
