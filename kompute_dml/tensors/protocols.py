@@ -88,12 +88,6 @@ class Protocols(Memory):
             text = str(error).replace(f"{ours.__name__}()", f"{name}()")
             raise TypeError(f"numpy.{name} of tensors: {text}") from None
 
-    def __buffer__(self, flags: int) -> memoryview:
-        """A copy on the host, for memoryview() and bytes-like uses from Python 3.12 on."""
-        array: Any = self.numpy()
-        array.flags.writeable = False
-        return memoryview(array)
-
     # DLPack
 
     def __dlpack__(self, **options: Any) -> Any:

@@ -375,6 +375,8 @@ def test_every_kernel_of_units_computes_the_same_with_a_tail(
                           end_padding=(w.shape[-1] // 2,) * 2).transpose(0, 2, 3, 1))
     expected = 1 - (np.maximum(product, 0.25) * product).astype(np.float16)
     for name, _ in choice.able:
+        if operator == "GEMM" and "coopmat" not in name:
+            continue  # tests of products run these
         plain, fused = (results(name, tails) for tails in (False, True))
         for variants, y in (plain, fused):
             np.testing.assert_array_equal(y, expected.astype(np.float16), str((name, variants)))

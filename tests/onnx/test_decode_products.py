@@ -21,6 +21,7 @@ from kompute_dml.onnx.row import MICROSOFT
 from kompute_dml.operators.matrix_multiply import decode
 from onnx_graphs import cpu, model, needs_provider, node
 from provider_tools import last_kernel, session
+from test_gemm import with_figures
 
 pytestmark = needs_provider
 _HALF = TensorProto.FLOAT16
@@ -32,6 +33,8 @@ def as_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights stay quantized, and CPUs get the kernel, too."""
     monkeypatch.setenv("KOMPUTE_DML_DISABLE_PASSES", "constant_folding")
     monkeypatch.setattr(decode_products, "ON_CPUS", True)
+    for_all = {"rows": decode.MOST_ROWS, "products": 1}
+    with_figures(monkeypatch, gemm_decode=for_all, gemm_decode_plain=for_all)
 
 
 @pytest.mark.parametrize(("rows", "served"), [(1, True), (2, True), (3, False), (4, False)])
@@ -43,6 +46,17 @@ def test_registers_of_the_devices_class_decide(
     y = dml.TensorDesc("float16", (1, 1, rows, 64))
     found = SimpleNamespace(output_tensor=y, b_scale_tensor=y)
     assert decode.serves(device.target, [found]) == served
+
+
+@pytest.mark.parametrize(("rows", "products", "served"), [
+    (2, 2, True), (2, 3, True), (3, 3, False), (1, 1, False)])
+def test_what_was_measured_decides(
+    device: dml.Device, monkeypatch: pytest.MonkeyPatch, rows: int, products: int, served: bool
+) -> None:
+    with_figures(monkeypatch, gemm_decode={"rows": 2, "products": 2})
+    y = dml.TensorDesc("float16", (1, 1, rows, 64))
+    found = SimpleNamespace(output_tensor=y, b_scale_tensor=y)
+    assert decode.serves(device.target, [found] * products) == served
 
 
 class _Graph:

@@ -67,11 +67,15 @@ def tile_columns(gated: bool) -> int:
 
 
 def serves(target: Target, products: Sequence[Any]) -> bool:
-    """Whether a device has the kernel for products, all in blocks or all plain, as one, and
-    registers for those in blocks."""
+    """Whether a device has the kernel for products, all in blocks or all plain, as one, registers
+    for those in blocks, and was measured to gain by it."""
     traits, axes = target.traits, ("r1", f"p{len(products)}")
-    height = _height(products[0].output_tensor.sizes[-2])
+    rows = products[0].output_tensor.sizes[-2]
+    height = _height(rows)
     plain = getattr(products[0], "b_scale_tensor", None) is None
+    known = measured.figures(traits.device_class, PLAIN if plain else SHADER)
+    if rows > known["rows"] or len(products) < known["products"]:
+        return False
     if plain:
         shader, invocations = target.library.find(PLAIN, *axes), _PLAIN_INVOCATIONS
     else:
