@@ -33,6 +33,7 @@ from .adapters import (
     UNASKED_FEATURES,
     Adapter,
 )
+from .live_code import live_code
 from .longs import by_longs
 from .pipeline_file import PipelineFile
 from .shader_library import Variant, disabled_features
@@ -377,7 +378,7 @@ class Engine:
         push = np.zeros(variant.push_words, np.uint32)
         with self._making(variant):
             return Pipeline(
-                self.manager.algorithm(buffers, self._code(variant), grid, spec, push))
+                self.manager.algorithm(buffers, self._code(variant, spec), grid, spec, push))
 
     def compile(self, variant: Variant, spec: np.ndarray) -> Any:
         """Compile ``variant`` for any buffers, in any thread, if ``shares_pipelines``."""
@@ -387,15 +388,16 @@ class Engine:
         more = {"subgroup_size": size} if size else {}
         with self._making(variant):
             return self.manager.pipeline(
-                self._code(variant), variant.bindings, spec, variant.push_words, *checks, **more)
+                self._code(variant, spec), variant.bindings, spec, variant.push_words, *checks,
+                **more)
 
     def bound(self, variant: Variant, compiled: Any, buffers: list[Any]) -> Pipeline:
         """What :meth:`compile` made, for these buffers (in binding order)."""
         with self._making(variant):
             return Pipeline(self.manager.algorithm(compiled, buffers, (1, 1, 1)))
 
-    def _code(self, variant: Variant) -> bytes:
-        return by_longs(variant.spirv) if self.moves_longs else variant.spirv
+    def _code(self, variant: Variant, spec: np.ndarray) -> bytes:
+        return live_code(by_longs(variant.spirv) if self.moves_longs else variant.spirv, spec)
 
     @contextlib.contextmanager
     def _making(self, variant: Variant) -> Iterator[None]:
