@@ -1,6 +1,6 @@
 """Train a small network with PyTorch on a Vulkan GPU, compiled, and compare with the CPU.
 
-    pip install 'kompute-dml[torch]'
+    pip install '.[torch]'
     python examples/train_torch.py
 """
 
