@@ -156,8 +156,13 @@ def report(decisions: Sequence[Any]) -> str:
     lines = [f"{d.where:10}  {d.operator:{width}}  {d.node}: {d.why}" for d in decisions]
     regions = {d.where for d in decisions} - {"CPU"}
     left = sum(d.where == "CPU" for d in decisions)
-    return "\n".join([*lines, f"{len(decisions)} nodes: {len(decisions) - left} in {len(regions)} "
-                      f"regions, {left} on the CPU"])
+    summary = (f"{_counted(len(decisions), 'node')}: {len(decisions) - left} in "
+               f"{_counted(len(regions), 'region')}, {left} on the CPU")
+    return "\n".join([*lines, summary])
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
 def decided(model: Any, **options: Any) -> tuple[list[Any], Exception | None]:

@@ -204,7 +204,7 @@ def test_what_runs_where_is_explained_at_the_end(call: Run) -> None:
     assert done.returncode == 0 and done.stdout == "the end\n"
     first, title, *rows, last = done.stderr.splitlines()
     assert first.startswith(PREFIX + "a model of ") and "1 of 2 nodes" in first
-    assert title in f"{first}:" and last == "2 nodes: 1 in 1 regions, 1 on the CPU"
+    assert title in f"{first}:" and last == "2 nodes: 1 in 1 region, 1 on the CPU"
     assert [row.split()[0] for row in sorted(rows)] == ["CPU", "region"]
 
 
@@ -312,4 +312,4 @@ def test_children_that_are_started_anew_do_the_same(call: Run) -> None:
         child.join()
     """, *RUNNER, "--explain")
     assert done.returncode == 0 and done.stdout == f"{NAME}\n", done.stderr
-    assert done.stderr.splitlines()[-1].endswith("regions, 0 on the CPU"), "explained by the child"
+    assert done.stderr.splitlines()[-1].endswith(", 0 on the CPU"), "explained by the child"

@@ -237,7 +237,7 @@ def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert any("region 0" in line and "DML_OPERATOR_ELEMENT_WISE_NEGATE" in line for line in lines)
     assert any(line.startswith("CPU") and "Det" in line and "no mapping" in line for line in lines)
-    assert "1 regions" in lines[-1] and "1 on the CPU" in lines[-1]
+    assert "1 region," in lines[-1] and "1 on the CPU" in lines[-1]
     path = tmp_path / "model.onnx"
     path.write_bytes(built)
     told = CliRunner().invoke(cli, ["explain", str(path), "--claim", "all"])
