@@ -67,14 +67,15 @@ def missing() -> list[str]:
 def markdown_table(shown: Sequence[Row] | None = None) -> str:
     """A support table of docs/operators.md, without ``shown`` that of DirectML's operators."""
     lines = [
-        "| operator | function | since | dimensions | data types | in place |",
+        "| operator | function | since level | dimensions | data types | in place |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for r in rows() if shown is None else shown:
         low, high = r.dimension_counts
+        dimensions = f"{low} to {high}" if low < high else f"{low}"
         lines.append(
             f"| {r.operator.removeprefix('DML_OPERATOR_')} | `{r.function}` | {r.introduced} "
-            f"| {low} to {high} | {' '.join(r.data_types)} | {'yes' if r.in_place else 'no'} |"
+            f"| {dimensions} | {' '.join(r.data_types)} | {'yes' if r.in_place else 'no'} |"
         )
     return "\n".join(lines)
 

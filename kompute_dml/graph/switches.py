@@ -20,10 +20,10 @@ _OTHERS = {
     CONSTANT_FOLDING: "what only constants make is computed once; dequantized weights as long as "
                       "they take at most a quarter of the device's memory",
     CHANNELS_LAST: "convolutions hand on channels side by side",
-    QDQ: "products, convolutions and sums between DequantizeLinear and QuantizeLinear are computed "
-         "of bytes; those with DequantizeLinear of constant weights in blocks are MatMulNBits",
+    QDQ: "products, convolutions and sums between DequantizeLinear and QuantizeLinear compute with "
+         "bytes; those with DequantizeLinear of constant weights in blocks are MatMulNBits",
     INTEGERS: "MatMulInteger, its cast and scales are one product",
-    REPACKING: "constants are brought into the order that a kernel reads once",
+    REPACKING: "constants are brought once into the order that a kernel reads",
     MEMORY: "values that are never alive together share memory",
     IN_PLACE: "an operator writes over an input that has no later reader",
     BRANCHES: "operators that do not depend on one another run without a barrier",
@@ -78,5 +78,5 @@ def _named(switch: str, text: str) -> frozenset[str]:
 
 def as_table() -> str:
     """The names in Markdown."""
-    return "\n".join(["| name | |", "| --- | --- |",
+    return "\n".join(["| name | what it does |", "| --- | --- |",
                       *(f"| `{name}` | {summary} |" for name, summary in summaries().items())])

@@ -112,17 +112,17 @@ def test_commands_of_the_pages_are_there() -> None:
 
 
 def test_what_stands_beside_cpp_is_there() -> None:
-    """The Python column of the table in life-cycle.md."""
+    """The Python columns of the tables in life-cycle.md."""
     text = (_ROOT / "docs/life-cycle.md").read_text("utf-8")
     device = dml.default_device()
     x = dml.TensorDesc("float32", [2])
     compiled = device.compile_operator(device.create_operator(
         dml.ElementWiseAbsOperatorDesc(input_tensor=x, output_tensor=x)))
-    known = {"dml": dml, "device": device, "compiled": compiled,
-             "table": device.create_binding_table(compiled)}
+    known = {"dml": dml, "device": device, "compiled": compiled, "desc": x,
+             "buffer": device.create_buffer(16), "table": device.create_binding_table(compiled)}
     rows = re.findall(r"^\| .* \| (.*) \|$", text, re.MULTILINE)
     named = re.findall(r"`(\w+)\.(\w+)", " ".join(rows))
-    assert len(named) == 21
+    assert len(named) == 23
     assert [f"{of}.{name}" for of, name in named if not hasattr(known[of], name)] == []
 
 

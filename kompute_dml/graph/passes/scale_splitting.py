@@ -17,7 +17,7 @@ _SCALES = {"a_scale_tensor": "b_scale_tensor", "b_scale_tensor": "a_scale_tensor
 _Scale = tuple[Storage, TensorDesc]
 
 
-@rewrite("scale_splitting", "an integer product multiplies A's scale by B's on its own", 130)
+@rewrite("scale_splitting", "an integer product multiplies A's scale by B's itself", 130)
 def scale_splitting(g: Nodes) -> None:
     """A product of A's scale, one number, and B's is a scale of MATRIX_MULTIPLY_INTEGER_TO_FLOAT,
     whose other scale is 1. The kernel rounds their product, too, so results stay the same."""
