@@ -106,7 +106,23 @@ class Builder(Planner):
 
     def _is_line(self, x: Array) -> bool:
         """Whether it is an image of one dimension that a convolution has made."""
-        return x.storage is not None and x.storage.root in self._lines
+        return x.storage is not None and self.is_line(x.storage)
+
+    def is_line(self, storage: Storage) -> bool:
+        """Whether an image of one dimension lies there that a convolution has made."""
+        return storage.root in self._lines
+
+    def storage_of(self, nbytes: int, line: bool) -> Storage:
+        """Memory for a value, which may be such an image."""
+        storage = self.storage(nbytes)
+        if line:
+            self._lines.add(storage)
+        return storage
+
+    @property
+    def expectations(self) -> int:
+        """How many inputs are checked at each run."""
+        return len(self._expected)
 
     def _puts_channels_last(self, dtype: np.dtype[Any]) -> bool:
         if CHANNELS_LAST in disabled():

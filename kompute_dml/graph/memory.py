@@ -35,9 +35,17 @@ class Storage:
         if self._into is not None:
             self._into.touch(step)
 
-    def part(self, begin: int) -> Storage:
-        """The part of it from byte ``begin`` on."""
-        return Storage(self.nbytes - begin, constant=self.constant, _into=self, _at=begin)
+    def part(self, begin: int, nbytes: int | None = None) -> Storage:
+        """The part of it from byte ``begin`` on: all that follows, or ``nbytes``."""
+        return Storage(self.nbytes - begin if nbytes is None else nbytes, constant=self.constant,
+                       _into=self, _at=begin)
+
+    @property
+    def cut(self) -> tuple[Storage, int]:
+        """What it is a part of, and from which byte on. Raises LookupError if it is no part."""
+        if self._into is None:
+            raise LookupError("not a part")
+        return self._into, self._at
 
     @property
     def is_part(self) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..layout import product
+from ..operators.base import bits
 from . import doubles, mapping, shapes
 from .graph import OnnxNode, OnnxValue
 from .row import Mapping
@@ -90,13 +91,13 @@ def _tried(
 ) -> str | None:
     """:func:`.mapping.trial` of a node. A model repeats its layers: what it said ``before`` of one
     that is alike, it says of this one."""
-    attributes = [(name, _key(value)) for name, value in node.attributes.items()
+    attributes = [(name, as_key(value)) for name, value in node.attributes.items()
                   if not (row.any_size and name in _SIZES)]
     if row.any_size:
         tensors = [_rank(v) for v in (*node.inputs, *node.outputs)]
-        tensors += [_key(v.constant) for i in row.host if (v := node.input(i)) is not None]
+        tensors += [as_key(v.constant) for i in row.host if (v := node.input(i)) is not None]
     else:
-        tensors = [v and (v.dtype, v.shape, _key(v.constant, i not in row.host))
+        tensors = [v and (v.dtype, v.shape, as_key(v.constant, i not in row.host))
                    for i, v in enumerate(node.inputs)]
         tensors += [v and (v.dtype, v.shape) for v in node.outputs]
     key = id(row), node.op, node.since, *attributes, None, *tensors
@@ -112,13 +113,13 @@ def _rank(value: OnnxValue | None) -> Any:
     return value.dtype, len(value.shape), None in value.shape, 0 in value.shape
 
 
-def _key(value: Any, is_weight: bool = False) -> Any:
+def as_key(value: Any, is_weight: bool = False) -> Any:
     """An attribute or a constant as part of a key. Of the many numbers of a weight, no plan reads
     one."""
     if isinstance(value, np.ndarray):
         many = is_weight and value.nbytes > shapes.HOST_BYTES and value.dtype.kind == "f"
         return value.shape, value.dtype, None if many else value.tobytes()
-    return tuple(map(_key, value)) if isinstance(value, (list, tuple)) else value
+    return tuple(map(as_key, value)) if isinstance(value, (list, tuple)) else bits(value)
 
 
 def within(

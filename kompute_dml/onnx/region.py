@@ -26,6 +26,7 @@ from ..runtime.pipelines import Shader
 from ..runtime.windows import SIZE as WINDOW
 from . import mapping, placement, shapes
 from .graph import OnnxNode, OnnxValue
+from .layers import Layers, label, split
 
 if TYPE_CHECKING:
     from ..device import Device
@@ -102,6 +103,7 @@ class Region:
         self._constants: dict[OnnxValue, Array] = {}
         shared = shared or Constants()
         self._upload_constants(shared)
+        self._runs = split(nodes, self._placement.rows, self._placement.host)
         self._prepared = shared.prepared
         self._plans: OrderedDict[Any, RecordedPlan] = OrderedDict()
         self._lock = threading.Lock()
@@ -300,14 +302,15 @@ class Region:
                 raise OutOfMemoryError(f"input {value.name!r}: {error}") from None
             arrays[value] = array
             inputs.append(array)
-        for node in self.nodes:
-            self._add(builder, node, arrays)
+        layers = Layers(builder, self._add)
+        for run in self._runs:
+            layers.add(run, arrays)
         for value in self.outputs:
             _upload(builder, value, arrays)
         return inputs, [arrays[v] for v in self.outputs]
 
     def _add(self, builder: Builder, node: OnnxNode, arrays: dict[OnnxValue, Array]) -> None:
-        builder.label = f"{node.label} {node.name!r}"
+        builder.label = label(node)
         try:
             results = self._evaluated(node, arrays) or self._built(builder, node, arrays)
             if any(v is not None for v in node.outputs[len(results):]):
@@ -369,5 +372,5 @@ def _seen(x: Array) -> np.ndarray:
 def _upload(builder: Builder, value: OnnxValue, arrays: dict[OnnxValue, Array]) -> None:
     """Upload a value that only the host has."""
     x = arrays[value]
-    if x.host is not None and x.storage is None and x.size:
+    if x.storage is None and x.size and x.host is not None:
         arrays[value] = builder.constant(np.ascontiguousarray(x.host).reshape(x.shape))
