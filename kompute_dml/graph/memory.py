@@ -60,7 +60,10 @@ class Storage:
     @property
     def root(self) -> Storage:
         """The storage whose memory it has: itself, unless it was merged."""
-        return self if self._into is None else self._into.root
+        root = self
+        while root._into is not None:
+            root = root._into
+        return root
 
     def merge(self, other: Storage) -> None:
         """Let ``other`` have this one's memory. The step that last uses this one first uses

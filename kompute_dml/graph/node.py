@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ..desc import TensorDesc, tensor_of
@@ -249,7 +249,7 @@ def moved(t: TensorDesc, sizes: Ints, strides: Ints) -> TensorDesc:
 def changed(node: Node, storages: dict[str, Storage | None], **fields: Any) -> Node:
     """The operator with other fields, and with other storages in some slots."""
     kept = {s: x for s, x in (node.storages | storages).items() if x is not None}
-    return Node(replace(node.desc, **fields), kept, node.label)
+    return Node(node.desc.changed(**fields), kept, node.label)
 
 
 # Questions that several passes ask

@@ -117,6 +117,7 @@ class Planner:
         free = [s for s in self.storages if not s.constant and s.root not in visible]
         room = room_for_weights(self.device, self.weights_taken)
         steps: list[Step] = []
+        running: set[CompiledOperator] = set()
         for node in fuse(Nodes(self.nodes, free, self.device.target,
                                self.storage if folds() else None, room)):
             try:
@@ -127,7 +128,8 @@ class Planner:
                 if not node.label:
                     raise
                 raise type(error)(f"{node.label}: {error}") from None
-            if runs:
+            if runs and step.compiled not in running:
+                running.add(step.compiled)
                 begin_slow(self.device, step.compiled)
                 self.shaders.update(step.compiled.pipelines())
             for storage in step.storages:

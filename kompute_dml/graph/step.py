@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -146,4 +145,4 @@ def _owning(desc: OperatorDesc, slots: Collection[str]) -> OperatorDesc:
                  else flagged(f.snake, value))
         if owned != value:
             changes[f.snake] = owned
-    return dataclasses.replace(desc, **changes) if changes else desc
+    return desc.changed(**changes) if changes else desc

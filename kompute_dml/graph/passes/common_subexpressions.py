@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...operators.base import bits
+from ...operators.base import OperatorDesc, bits
 from ..memory import Storage
 from ..node import Node, Nodes, Reading
 from ..rewrite import rewrite
@@ -15,11 +15,16 @@ from ..rewrite import rewrite
 def common_subexpressions(g: Nodes) -> None:
     """Let the readers of an operator's results read those of an equal one, which came before."""
     known: dict[Any, Node] = {}
+    numbers: dict[Any, int] = {}
+    described: dict[int, tuple[OperatorDesc, int]] = {}  # by identity, as layers share them
     for node in g:
         outputs = list(node.slots("output"))
         if not all(g.is_whole(storage) for _, storage in outputs):
             continue
-        key = bits(node.desc), *((slot, *_value(s)) for slot, s in node.slots("input"))
+        desc = node.desc
+        if id(desc) not in described:
+            described[id(desc)] = desc, numbers.setdefault(bits(desc), len(numbers))
+        key = described[id(desc)][1], *((slot, *_value(s)) for slot, s in node.slots("input"))
         first = known.setdefault(key, node)
         if first is node:
             continue

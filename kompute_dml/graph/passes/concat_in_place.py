@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...desc import MINIMUM_ALIGNMENT, TensorDesc
 from ...layout import rewalked
+from ..array import described
 from ..memory import Storage
 from ..node import Node, Nodes, changed, class_of, is_transposed, moved, output_of, takes_strides
 from ..rewrite import rewrite
@@ -58,8 +59,7 @@ def _part(join: Node, slot: str, begin: int) -> tuple[TensorDesc, Storage]:
     """The description of a part inside the joined tensor, and its storage."""
     y, storage = output_of(join), join.storages["output_tensor"]
     at = (storage.begin + begin) % MINIMUM_ALIGNMENT
-    return TensorDesc(y.data_type, join.tensor(slot).sizes, y.strides,
-                      guaranteed_base_offset_alignment=at & -at), (
+    return described(y.data_type, join.tensor(slot).sizes, y.strides, at & -at), (
         storage.part(begin) if begin else storage)
 
 

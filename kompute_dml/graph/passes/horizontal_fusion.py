@@ -8,6 +8,7 @@ from ...attributes import MatrixTransform, PaddingMode
 from ...desc import MINIMUM_ALIGNMENT, TensorDesc
 from ...layout import Ints, is_packed, product, rewalked
 from ...operators.base import bits, definitions
+from ..array import described
 from ..memory import Storage
 from ..node import Node, Nodes, changed, moved
 from ..rewrite import rewrite
@@ -130,8 +131,8 @@ def _users(
         # A dimension of size 1 may have any stride: one of whole vectors.
         strides = tuple(s if n > 1 else width for n, s in zip(seen.sizes, strides))
         aligned = (begin + first) * y.data_type.itemsize % MINIMUM_ALIGNMENT
-        users.append((user, slot, begin + first, TensorDesc(
-            y.data_type, seen.sizes, strides, guaranteed_base_offset_alignment=aligned & -aligned)))
+        users.append((user, slot, begin + first, described(
+            y.data_type, seen.sizes, strides, aligned & -aligned)))
     return users
 
 
