@@ -140,7 +140,8 @@ def _stub(target: Target, adapter: Adapter) -> dml.Device:
     device.read = lambda _, offset, nbytes, out=None: np.zeros(nbytes, np.uint8)
     device._record = lambda *_: None
     device.runtime.allocate = lambda nbytes, uploaded=False: _Memory(nbytes)
-    device.runtime.pipelines.begin = lambda *_, **__: None
+    device.runtime.windows.upload = device.runtime.windows.download = _nothing
+    device.runtime.pipelines.begin = _nothing
     _shared[None] = device  # for calls without tensors
     return device
 

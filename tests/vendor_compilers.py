@@ -295,10 +295,11 @@ class Results:
         row = self._known.get(self._key(job))
         return row and Compiled(job, row.get("problem", ""), row.get("figures", {}))
 
-    def add(self, job: Job, row: Mapping[str, Any]) -> None:
-        """Keep the result of a job."""
-        with self._path.open("a") as file:
-            file.write(json.dumps([self._key(job), row]) + "\n")
+    def add(self, job: Job, row: Mapping[str, Any], lasts: bool = True) -> None:
+        """Take the result of a job. It is kept in the file if it ``lasts``."""
+        if lasts:
+            with self._path.open("a") as file:
+                file.write(json.dumps([self._key(job), row]) + "\n")
         self._known[self._key(job)] = row
 
 
@@ -313,7 +314,7 @@ def compiled(
     while at < len(new):
         process = _run(device, folder, "compile", path, at, MOST)
         assert process.stdout is not None
-        begun, end = at, min(at + MOST, len(new))
+        begun, end = None, min(at + MOST, len(new))
         for line in process.stdout:
             row = json.loads(line)
             if "begun" in row:
@@ -322,8 +323,10 @@ def compiled(
             results.add(new[row["at"]], {k: v for k, v in row.items() if k != "at"})
             at = row["at"] + 1
         if process.wait() and at < end:
-            results.add(new[begun],
-                        {"problem": f"the compiler ended with {process.returncode}"})
+            if begun is None:
+                raise RuntimeError(f"{device.name}: the process ended with {process.returncode}")
+            row = {"problem": f"the compiler ended with {process.returncode}"}
+            results.add(new[begun], row, lasts=process.returncode < 0)  # else Python's error
             at = begun + 1
     return [row for job in jobs if (row := results.get(job)) is not None]
 

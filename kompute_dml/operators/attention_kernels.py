@@ -277,6 +277,8 @@ class _Blocks(AttentionKernel):
     variant: str
     values: range
     """The sizes of values that it is for."""
+    is_small: bool = False
+    """Whether it is for devices with few registers, where a larger one does not fit."""
 
     @property
     def _sizes(self) -> Mapping[str, int]:
@@ -308,7 +310,7 @@ class _Blocks(AttentionKernel):
         rank = 200 if fills and not traits.is_cpu else 202
         many = a.rows > 64 and h.keys >= _MANY_KEYS and -(-a.rows // 64) * a.stacks < (
             _SMALL_BLOCKS_AT_ONCE * traits.cores)
-        return rank + (0.5 if many == (self.rows == 64) else 0.25)
+        return rank + (0.75 if self.is_small else 0.5 if many == (self.rows == 64) else 0.25)
 
     def launch(self, a: Attention, traits: DeviceTraits) -> Launch:
         h = a.h
@@ -373,9 +375,8 @@ _LINES_BUSY = 8
 """Workgroups for each core, of which nobody knows how many there are."""
 _LINES_INVOCATIONS = 128
 _LEAST_LANES, _MOST_LANES = 8, 32
-_MOST_HELD = 64
-"""FLOAT32 sums that an invocation of a line holds, of all rows."""
-_MOST_OF_A_ROW = 16
+_WANTED_SUMS, _MOST_SUMS = 32, 64
+"""FLOAT32 sums of all rows that an invocation of a line holds."""
 
 
 @dataclass(frozen=True)
@@ -394,19 +395,26 @@ class _Lines(_FewQueries):
     def shader(self, a: Attention) -> str:
         return f"attention_lines.r{self._served(a)}"
 
+    def sums(self, a: Attention, lanes: int) -> int:
+        """Those that an invocation holds, of whole vectors of each row."""
+        each = 16 // a.itemsize
+        return self._served(a) * each * -(-a.longest // (each * lanes))
+
     def lanes(self, a: Attention, traits: DeviceTraits) -> int:
-        """The fewest lanes of a line that hold a row and all rows; 0 if they are more than a
-        subgroup's."""
-        least = min(traits.subgroup_sizes or (traits.subgroup_size,))
-        held = min(_MOST_OF_A_ROW, _MOST_HELD // self._served(a))
-        lanes = min(least, _LEAST_LANES)
-        while lanes * held < a.longest:
+        """The invocations of a line: as many as leave each few sums."""
+        most = min(*(traits.subgroup_sizes or (traits.subgroup_size,)), _MOST_LANES)
+        lanes = min(most, _LEAST_LANES)
+        while (lanes < most and self.sums(a, lanes) > _WANTED_SUMS
+               and lanes * (16 // a.itemsize) < a.longest):
             lanes *= 2
-        return lanes if lanes <= min(least, _MOST_LANES) else 0
+        return lanes
 
     def serves(self, a: Attention, traits: DeviceTraits) -> str | None:
-        return super().serves(a, traits) or (
-            None if self.lanes(a, traits) else "a subgroup's registers are few for its heads")
+        if (reason := super().serves(a, traits)) is not None:
+            return reason
+        sums = self.sums(a, self.lanes(a, traits))
+        return None if sums <= _MOST_SUMS else (
+            f"an invocation would hold {sums} sums, more than {_MOST_SUMS}")
 
     def estimate(self, a: Attention, traits: DeviceTraits) -> float:
         return 90 + abs(self.busy - _LINES_BUSY) / 16
@@ -663,4 +671,5 @@ KERNELS: tuple[AttentionKernel, ...] = (
     *(_FewRows({4: 512 // n, 8: 256 // n}, 4 * n) for n in (1, 2, 4)),
     _Units(),
     _Blocks("h32", range(33)), _Blocks("h64", range(33, 65)), _Blocks("b64", range(33, 65)),
-    _Blocks("b128", range(65, 1 << 32)))
+    _Blocks("b128", range(65, 1 << 32)), _Blocks("s64", range(33, 65), is_small=True),
+    _Blocks("s128", range(65, 1 << 32), is_small=True))

@@ -1,9 +1,11 @@
 //@ op DML_OPERATOR_MULTIHEAD_ATTENTION DML_OPERATOR_MULTIHEAD_ATTENTION1
 //@ variants TILE:
-//@     h32(rows=64, columns=32, keys=64, across=8, ahead=0)
-//@     h64(rows=64, columns=64, keys=64, across=8, ahead=0)
-//@     b64(rows=128, columns=64, keys=64, across=8, ahead=0)
-//@     b128(rows=128, columns=128, keys=128, across=16, ahead=1)
+//@     h32(rows=64, columns=32, keys=64, across=8, ahead=0, chunk=8, unrolls=1)
+//@     h64(rows=64, columns=64, keys=64, across=8, ahead=0, chunk=8, unrolls=1)
+//@     b64(rows=128, columns=64, keys=64, across=8, ahead=0, chunk=8, unrolls=1)
+//@     b128(rows=128, columns=128, keys=128, across=16, ahead=1, chunk=8, unrolls=1)
+//@     s64(rows=64, columns=64, keys=64, across=16, ahead=0, chunk=16, unrolls=0)
+//@     s128(rows=64, columns=128, keys=64, across=16, ahead=0, chunk=16, unrolls=0)
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -33,7 +35,7 @@ const uint INVOCATIONS = 16u * ACROSS;
 #define OUTPUT_TYPE TYPE
 #include "include/attention.glsl"
 
-const uint CHUNK = 8u;
+const uint CHUNK = TILE_chunk;  // elements of queries and keys at a time
 // Vectors of rows, keys or columns, and a vector of padding against bank conflicts.
 const uint ROW_LINE = ROWS / 4u + 1u;
 const uint KEY_LINE = KEYS / 4u + 1u;
@@ -41,11 +43,18 @@ const uint COLUMN_LINE = COLUMNS / 4u;
 const uint KEYS_AT = CHUNK * ROW_LINE;
 const uint SLICE = KEYS_AT + CHUNK * KEY_LINE;  // queries and keys, transposed
 // Powers by key, and values. The slice of values is a vector for each invocation, or more.
-const uint VALUES = COLUMN_LINE * CHUNK < INVOCATIONS ? INVOCATIONS / COLUMN_LINE : CHUNK;
+const uint VALUES = COLUMN_LINE * 8u < INVOCATIONS ? INVOCATIONS / COLUMN_LINE : 8u;
 const uint VALUES_AT = PART * ROW_LINE;
 const uint VALUES_SLICE = VALUES * COLUMN_LINE;
 const uint PARTS_END = VALUES_AT + 2u * VALUES_SLICE;
 shared vec4 s_tile[2u * SLICE > PARTS_END ? 2u * SLICE : PARTS_END];
+
+// Compilers load all slices of an unrolled loop at once, for which some devices have too few registers.
+#if TILE_unrolls
+#define SLICES [[unroll]]
+#else
+#define SLICES [[dont_unroll]]
+#endif
 
 #define LOWEST uintBitsToFloat(0xFF800000u)
 
@@ -209,7 +218,7 @@ void main() {
 #else
         for (uint chunk = 0u; chunk < head_size; chunk += CHUNK) {
             LOAD_CHUNK(chunk + CHUNK)  // during the product
-            [[unroll]] for (uint e = 0u; e < CHUNK; ++e) {
+            SLICES for (uint e = 0u; e < CHUNK; ++e) {
                 vec4 a[ROW_QUADS], b[KEY_QUADS];
                 READ_CHUNK(a, b, e)
                 ADD_SCORES(a, b)
@@ -331,7 +340,7 @@ void main() {
 #else
             [[dont_unroll]] for (uint some = 0u; some < PART; some += VALUES) {
                 LOAD_VALUES(k * PART + some + VALUES)
-                [[unroll]] for (uint n = 0u; n < VALUES; ++n) {
+                SLICES for (uint n = 0u; n < VALUES; ++n) {
                     vec4 p[ROW_QUADS], x[COLUMN_QUADS];
                     READ_VALUES(p, x, some, n)
                     ADD_VALUES(p, x)
