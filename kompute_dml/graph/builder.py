@@ -278,7 +278,7 @@ class Builder(Planner):
         self.allocate(inner, memory.planned, side_by_side if MEMORY in disabled() else share)
         plan = RecordedPlan(
             self.device, steps, inputs, together, ends, memory, self._allocated, expected, kept)
-        begin(self.device, (step.compiled for step in steps))
+        plan.pipelines = begin(self.device, (step.compiled for step in steps))
         return plan
 
     def _append_in_place(

@@ -61,6 +61,8 @@ class CompiledGraph(Dispatchable):
         self.memory = planner.memory
         """The use of the temporary resource by values between the operators."""
         self._steps = planner.placed
+        self._pipelines = planner.pipelines
+        """What the operators run, held so that a full cache does not let them be compiled anew."""
         self._in_order = BRANCHES in disabled()
         self._copies = planner.copies
         self._kept = planner.kept
@@ -161,7 +163,7 @@ class _Planner(Planner):
                       if (node := self._node(n, wired)) is not None]
         steps = self.plan(set(self._slots), runs=True)
         self._finish(steps, numbers)
-        begin(device, (step.compiled for step in steps))
+        self.pipelines = begin(device, (step.compiled for step in steps))
 
     def _needs_of_inputs(self) -> tuple[list[Need], list[Need]]:
         """The bindings of the graph's inputs, for a dispatch and for the initialization."""

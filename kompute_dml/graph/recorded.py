@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import ValidationError
 from ..layout import Ints
 from ..runtime.heap import ALIGNMENT, Allocation, Place, Slot
+from ..runtime.pipelines import Compiled
 from ..runtime.recorder import Recording
 from .array import Array
 from .memory import MemoryUse, Storage
@@ -98,6 +99,8 @@ class RecordedPlan:
         self.nbytes = nbytes
         """Bytes of its own memory, without constants."""
         self._planned = steps
+        self.pipelines: Sequence[Compiled] = ()
+        """What its steps run, held so that a full cache does not let them be compiled anew."""
         self.outputs = self._outputs = outputs
         """The arrays of the outputs, with their shapes and types."""
         self._inputs = inputs

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..compiler import CompiledOperator, ExecutionFlags, Operator
 from ..desc import TensorDesc, TensorFlags
 from ..operators.base import OperatorDesc, bits
-from ..runtime.pipelines import SLOW
+from ..runtime.pipelines import SLOW, Compiled, Shader
 from .memory import MemoryUse, Storage, share
 from .switches import IN_PLACE, MEMORY, REPACKING, disabled
 
 if TYPE_CHECKING:
     from ..device import Device
-    from ..runtime.shader_library import Variant
 
 
 class Step:
@@ -85,14 +84,15 @@ def _layout(desc: TensorDesc | None) -> Any:
     return None if desc is None else (desc.sizes, desc.strides, desc.data_type.itemsize)
 
 
-def begin(device: Device, operators: Iterable[CompiledOperator], *, once: bool = False) -> None:
+def begin(device: Device, operators: Iterable[CompiledOperator], *, once: bool = False
+          ) -> list[Compiled]:
     """Let threads compile the shaders of a graph's operators, or with ``once`` those that run
-    before its first dispatch.
+    before its first dispatch. Returns their pipelines, which a plan holds.
 
     Once all operators are known: a thread that begins takes the interpreter from the one that
     plans.
     """
-    _begin(device, [key for compiled in operators for key in compiled.pipelines(once=once)])
+    return _begin(device, [key for compiled in operators for key in compiled.pipelines(once=once)])
 
 
 def begin_slow(device: Device, compiled: CompiledOperator) -> None:
@@ -103,10 +103,10 @@ def begin_slow(device: Device, compiled: CompiledOperator) -> None:
         _begin(device, slow)
 
 
-def _begin(device: Device, wanted: list[tuple[Variant, bytes]]) -> None:
+def _begin(device: Device, wanted: list[Shader]) -> list[Compiled]:
     runtime = device.runtime
     with runtime.lock:
-        runtime.pipelines.begin(wanted)
+        return runtime.pipelines.begin(wanted)
 
 
 def compile_repacking(

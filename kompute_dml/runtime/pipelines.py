@@ -11,6 +11,7 @@ import ctypes
 import os
 import sys
 import threading
+import weakref
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
@@ -71,12 +72,15 @@ class Pipelines:
         self._engine = engine
         self._cache: OrderedDict[_Key, Pipeline] = OrderedDict()
         self._compiled: OrderedDict[Shader, Compiled] = OrderedDict()
+        self._living: weakref.WeakValueDictionary[Shader, Compiled] = (
+            weakref.WeakValueDictionary())
+        """All that somebody holds: the cache, or a plan that needs them at its next run."""
         self.nbytes = 0
         """The estimated bytes of those that are compiled for any blocks."""
         self._users: Counter[Shader] = Counter()
         self.left: deque[Iterable[Shader]] = deque()
         """Shaders whose users have gone, which may happen in any thread: see :meth:`drop_left`."""
-        self._abandoned = self._compiled
+        self._abandoned: Collection[Compiled] = ()
         most = THREADS_OF_CPU if engine.adapter.is_cpu else THREADS
         self._ahead = _Ahead(min(most, os.cpu_count() or 1), engine.keep_compiled)
 
@@ -106,19 +110,23 @@ class Pipelines:
             self._cache.move_to_end(key)
         return pipeline
 
-    def begin(self, wanted: Iterable[tuple[Variant, bytes]]) -> None:
+    def begin(self, wanted: Iterable[Shader]) -> list[Compiled]:
         """Let threads compile what :meth:`get` will ask for, the slowest first. It reports what
-        goes wrong."""
-        if self._engine.shares_pipelines:
-            new = [key for key in dict.fromkeys(wanted) if key not in self._compiled]
-            new.sort(key=lambda key: -key[0].compile_cost)
-            self._ahead.add([self._shared(*key) for key in new])
+        goes wrong. Who holds the result keeps them: none is compiled again."""
+        if not self._engine.shares_pipelines:
+            return []
+        keys = sorted(dict.fromkeys(wanted), key=lambda key: -key[0].compile_cost)
+        new = [key for key in keys if key not in self._living]
+        held = {key: self._shared(*key) for key in keys}
+        self._ahead.add([held[key] for key in new])
+        return [*held.values()]
 
     def _shared(self, variant: Variant, spec: bytes) -> Compiled:
         key = variant, spec
         compiled = self._compiled.get(key)
         if compiled is None:
-            compiled = self._compiled[key] = Compiled(self._engine, variant, spec)
+            compiled = self._living.get(key) or Compiled(self._engine, variant, spec)
+            self._compiled[key] = self._living[key] = compiled
             self.nbytes += self._estimate(key)
             oldest = iter([*self._compiled][:-1] if self.nbytes > MAX_BYTES else ())
             while self.nbytes > MAX_BYTES and (shader := next(oldest, None)) is not None:
@@ -170,7 +178,8 @@ class Pipelines:
     def abandon(self) -> None:
         """Forget the threads of another process, which may hold locks here."""
         # Kept, because kp's destructors would call the driver.
-        self._abandoned, self._compiled, self.nbytes = self._compiled, OrderedDict(), 0
+        self._abandoned = [*self._living.values()]
+        self._compiled, self.nbytes, self._living = OrderedDict(), 0, weakref.WeakValueDictionary()
         self._ahead = _Ahead(0, lambda: None)
         self._ahead.stop()
 

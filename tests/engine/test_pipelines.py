@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import stat
 import threading
@@ -572,6 +573,29 @@ def test_compiled_pipelines_are_bounded(
     dml.exp(x).numpy()
     assert len(caches._compiled) == 1, "the newest one stays"
     assert len(compiled) > len({name for name, _ in compiled}), "the oldest were compiled again"
+
+
+@shared_blocks
+@pytest.mark.parametrize("kind", ["graph", "expressions"])
+def test_a_plan_that_does_not_fit_the_cache_is_compiled_once(
+    kind: str, sharing: dml.Device, compiled: list[tuple[str, str]],
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipelines, "MAX_BYTES", 1)
+    run: Callable[[], np.ndarray]
+    if kind == "graph":
+        graph = _graph(sharing)
+        names, run = graph.variants, functools.partial(_run, sharing, graph)
+    else:
+        with dml.Graph(sharing) as g:
+            x = g.input((4, 4))
+            ready = g.compile((x @ x).max(1))
+        names, run = ready.variants, functools.partial(
+            ready, np.arange(16, dtype=np.float32).reshape(4, 4))
+    for _ in range(3):
+        np.testing.assert_array_equal(run(), EXPECTED.max(1))
+    assert len(names) > 1
+    assert sorted(name for name, _ in compiled if name in names) == sorted(names)
 
 
 @pytest.fixture
