@@ -6,12 +6,14 @@ package's functions take both, so one lowering serves eager calls and graphs.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
 import kompute_dml as dml
 
@@ -224,6 +226,26 @@ def _to_bfloat16(x: Value) -> Value:
     return Value(low_bits(rounded, DataType.UINT16), x.shape, torch.bfloat16)
 
 
+def rounded_once(lowering: Callable[..., Any]) -> Callable[..., Any]:
+    """A lowering of several functions, computed in FLOAT32 if its floats are FLOAT16: each function
+    would round."""
+    @functools.wraps(lowering)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Value)
+                   and x.dtype.is_floating_point]
+        if not tensors or any(x.dtype != torch.float16 for x in tensors):
+            return lowering(*args, **kwargs)
+        args, kwargs = _floats_as(F32, (args, kwargs))
+        return _floats_as(torch.float16, lowering(*args, **kwargs))
+
+    return run
+
+
+def _floats_as(dtype: torch.dtype, tree: Any) -> Any:
+    return pytree.tree_map_only(
+        Value, lambda x: cast(x, dtype) if x.dtype.is_floating_point else x, tree)
+
+
 def result_type(*operands: Operand) -> torch.dtype:
     """PyTorch's promotion: tensors with dimensions, then scalars' tensors, then numbers.
 
@@ -318,5 +340,6 @@ def dimensions(x: Value, dims: int | Sizes | None) -> list[int]:
 __all__ = ["BOOL", "F32", "I32", "I64", "Number", "Operand", "Sizes", "Unsupported", "Value",
            "as_value", "broadcast", "cast", "constant", "data_type", "dimensions", "elementwise",
            "empty", "expanded", "floating", "full", "is_integer", "low_bits", "moved_from_last",
-           "moved_last", "operand", "packed", "permuted", "resized", "result_type", "spec", "value",
+           "moved_last", "operand", "packed", "permuted", "resized", "result_type", "rounded_once",
+           "spec", "value",
            "window"]

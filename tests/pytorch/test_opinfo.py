@@ -16,6 +16,11 @@ from opinfo import FORWARD, GRADIENT, cases, outcomes  # noqa: E402
 NAMES = ("add", "cumsum", "index_put", "linalg_inv", "masked_fill", "nn_functional_avg_pool2d",
          "nn_functional_embedding", "scatter_reduce_mean", "signbit", "sort",
          "special_bessel_y1")
+OTHERS = (("sort", "bool"), ("pow", "int64"), ("__rpow__", "int64"),
+          ("bitwise_left_shift", "int64"), ("bitwise_right_shift", "int64"), ("topk", "int64"),
+          ("div_trunc_rounding", "int64"), ("addcdiv", "float16"), ("expm1", "float16"),
+          ("_softmax_backward_data", "float16"), ("nn_functional_adaptive_avg_pool2d", "float16"))
+"""Operators of other types, with those types."""
 NO_GRADIENT = ("signbit", "special_bessel_y1")
 
 
@@ -26,8 +31,8 @@ def strict(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @functools.cache
-def operators(mode: str) -> dict[str, Any]:
-    return {op.formatted_name: op for op in cases(torch.float32, mode)}
+def operators(mode: str, dtype: str = "float32") -> dict[str, Any]:
+    return {op.formatted_name: op for op in cases(getattr(torch, dtype), mode)}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -38,3 +43,9 @@ def test_operator(name: str, mode: str) -> None:
         return
     found = outcomes(operators(mode)[name], torch.float32, mode, 1)
     assert [kind for kind, _ in found] == ["pass"], found
+
+
+@pytest.mark.parametrize("name, dtype", OTHERS)
+def test_operator_of_another_type(name: str, dtype: str) -> None:
+    found = outcomes(operators(FORWARD, dtype)[name], getattr(torch, dtype), FORWARD, 2)
+    assert {kind for kind, _ in found} == {"pass"}, found

@@ -27,6 +27,7 @@ from ..values import (
     packed,
     resized,
     result_type,
+    rounded_once,
     value,
 )
 from .indices import scattered
@@ -98,6 +99,7 @@ def _pooling_matrix(inner: int, outer: int, dtype: torch.dtype) -> Value:
 
 
 @lowers("_adaptive_avg_pool2d")
+@rounded_once
 def adaptive_avg_pool2d(x: Value, size: Sizes) -> Value:
     """A product with a matrix of windows for each dimension."""
     if tuple(size) == (1, 1):
@@ -117,6 +119,7 @@ def adaptive_avg_pool2d(x: Value, size: Sizes) -> Value:
 
 
 @lowers("_adaptive_avg_pool2d_backward")
+@rounded_once
 def adaptive_avg_pool2d_backward(g: Value, x: Value) -> Value:
     """The same products with the transposed matrices."""
     if not g.numel:
@@ -256,6 +259,7 @@ def cdist(a: Value, b: Value, p: float, mode: int | None = None) -> Value:
 
 
 @lowers("_embedding_bag_forward_only", "_embedding_bag")
+@rounded_once
 def embedding_bag(weight: Value, indices: Value, offsets: Value, scale_grad: bool = False,
                   mode: int = 0, sparse: bool = False, weights: Value | None = None,
                   include_last: bool = False, padding: int = -1) -> list[Value]:

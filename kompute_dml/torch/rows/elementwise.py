@@ -27,7 +27,9 @@ from ..values import (
     expanded,
     floating,
     full,
+    is_integer,
     result_type,
+    rounded_once,
     spec,
     value,
 )
@@ -42,14 +44,20 @@ for _name, _function in {
     "rsqrt": lambda x: dml.recip(dml.sqrt(x)),
     "log2": lambda x: dml.multiply(dml.log(x), 1 / math.log(2)),
     "log10": lambda x: dml.multiply(dml.log(x), 1 / math.log(10)),
-    "exp2": lambda x: dml.exp(dml.multiply(x, math.log(2))),
     "deg2rad": lambda x: dml.multiply(x, math.pi / 180),
     "rad2deg": lambda x: dml.multiply(x, 180 / math.pi),
 }.items():
     lowers(_name)(lambda x, _f=_function: elementwise(_f, [x], floating(x.dtype)))
 
 
+@lowers("exp2")
+@rounded_once
+def exp2(x: Value) -> Value:
+    return elementwise(lambda t: dml.exp(dml.multiply(t, math.log(2))), [x], floating(x.dtype))
+
+
 @lowers("expm1")
+@rounded_once
 def expm1(x: Value) -> Value:
     """``2 sinh(x / 2) exp(x / 2)``: exact near 0, where ``exp(x) - 1`` cancels."""
     def of(t: Tensor) -> Tensor:
@@ -62,6 +70,7 @@ def expm1(x: Value) -> Value:
 
 
 @lowers("log1p")
+@rounded_once
 def log1p(x: Value) -> Value:
     """``2 atanh(x / (2 + x))`` near 0."""
     def of(t: Tensor) -> Tensor:
@@ -219,7 +228,13 @@ def divide(a: Operand, b: Operand, rounding_mode: str | None = None) -> Value:
         return floor_divide(a, b)
     if dtype.is_floating_point:
         return call("trunc", elementwise(dml.divide, [a, b], dtype))
-    return arithmetic(dml.divide, a, b, dtype)
+    return _truncated(a, b, dtype)
+
+
+def _truncated(a: Operand, b: Operand, dtype: torch.dtype) -> Value:
+    """Integers: DIVIDE gives FLOAT32 for these. The rest has the sign of ``a``, so that what it
+    leaves is divided without one."""
+    return arithmetic(dml.floor_divide, subtract(as_value(a, dtype), fmod(a, b)), b, dtype)
 
 
 @lowers("floor_divide")
@@ -326,9 +341,25 @@ def power(a: Operand, b: Operand) -> Value:
             raise Unsupported("a negative power of integers")
         if b <= 64:
             return _integer_power(cast(a, dtype), int(b))
+    if dtype == BOOL:
+        return call("bitwise_or.Tensor", as_value(a, BOOL), call("logical_not", as_value(b, BOOL)))
     if not dtype.is_floating_point:
-        raise Unsupported("integers to a power that is a tensor")
+        return _power_of_integers(as_value(a, dtype), as_value(b, dtype))
     return elementwise(dml.pow, [a, b], dtype)
+
+
+def _power_of_integers(x: Value, exponents: Value) -> Value:
+    """By squaring, a step for each bit. Powers below 0 are 0 but for 1 and -1."""
+    dtype = x.dtype
+    size, square, y = call("abs", exponents), x, full((), 1, dtype)
+    for bit in range(spec(dtype).bits - dtype.is_signed):
+        set_ = not_equal(call("bitwise_and.Scalar", size, 1 << bit), 0)
+        y = where(set_, multiply(y, square), y)
+        square = multiply(square, square)
+    if not dtype.is_signed:
+        return y
+    unit = equal(call("abs", x), 1)
+    return where(logical(dml.logical_or, greater_equal(exponents, 0), unit), y, 0)
 
 
 def _integer_power(x: Value, n: int) -> Value:
@@ -436,6 +467,42 @@ def clamp_max(x: Value, high: Operand) -> Value:
     return clamp(x, None, high)
 
 
+# Shifts
+
+
+@lowers("bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar",
+        "bitwise_left_shift.Scalar_Tensor", "__lshift__.Tensor", "__lshift__.Scalar")
+def shift_left(a: Operand, b: Operand) -> Value:
+    return _shifted(dml.bit_shift_left, a, b)
+
+
+@lowers("bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar",
+        "bitwise_right_shift.Scalar_Tensor", "__rshift__.Tensor", "__rshift__.Scalar")
+def shift_right(a: Operand, b: Operand) -> Value:
+    """With copies of the sign: what is negative is shifted with its bits turned round."""
+    dtype = result_type(a, b)
+    if not dtype.is_signed:
+        return _shifted(dml.bit_shift_right, a, b)
+    x = as_value(a, dtype)
+    negative, turned = less(x, 0), call("bitwise_not", x)
+    y = _shifted(dml.bit_shift_right, where(negative, turned, x), b)
+    return where(negative, call("bitwise_not", y), y)
+
+
+def _shifted(function: Callable[..., Tensor], a: Operand, b: Operand) -> Value:
+    """Bits that come in are 0. A shift by fewer than none, or by all bits, leaves 0."""
+    dtype = result_type(a, b)
+    if not is_integer(dtype):
+        raise Unsupported(f"a shift of {dtype}")
+    bits = spec(dtype).bits
+    by, unsigned = as_value(b, dtype), data_type(getattr(torch, f"uint{bits}"))
+    inside = logical(dml.logical_and, greater_equal(by, 0), less(by, bits))
+    y = elementwise(
+        lambda x, n: function(x.viewed_as(unsigned), n.viewed_as(unsigned)).viewed_as(
+            data_type(dtype)), [as_value(a, dtype), where(inside, by, 0)], dtype)
+    return where(inside, y, 0)
+
+
 # Activations
 
 
@@ -443,6 +510,11 @@ def clamp_max(x: Value, high: Operand) -> Value:
 def gelu(x: Value, approximate: str = "none") -> Value:
     if approximate == "none":
         return elementwise(dml.activation_gelu, [x], x.dtype)
+    return _gelu_by_tanh(x)
+
+
+@rounded_once
+def _gelu_by_tanh(x: Value) -> Value:
     inner = multiply(add(x, multiply(power(x, 3), 0.044715)), math.sqrt(2 / math.pi))
     return multiply(multiply(x, 0.5), add(call("tanh", inner), 1))
 
@@ -458,6 +530,7 @@ def silu(x: Value) -> Value:
 
 
 @lowers("lerp.Scalar", "lerp.Tensor")
+@rounded_once
 def lerp(a: Value, b: Value, weight: Operand) -> Value:
     """PyTorch's form: exact at both ends."""
     apart = subtract(b, a)
@@ -469,11 +542,13 @@ def lerp(a: Value, b: Value, weight: Operand) -> Value:
 
 
 @lowers("addcmul")
+@rounded_once
 def addcmul(x: Value, a: Value, b: Value, value: Number = 1) -> Value:
     return add(x, multiply(a, b), value)
 
 
 @lowers("addcdiv")
+@rounded_once
 def addcdiv(x: Value, a: Value, b: Value, value: Number = 1) -> Value:
     return add(x, divide(a, b), value)
 

@@ -7,7 +7,7 @@ import torch
 import kompute_dml as dml
 
 from ..table import call, lowers
-from ..values import F32, Sizes, Unsupported, Value, cast, empty, full, resized, value
+from ..values import F32, Sizes, Unsupported, Value, cast, empty, full, resized, rounded_once, value
 from .reductions import Function, reduced
 
 
@@ -43,15 +43,25 @@ def _softmax(function: object, x: Value, dim: int, half_to_float: object) -> Val
 
 @lowers("_softmax_backward_data")
 def softmax_backward(g: Value, y: Value, dim: int, input_dtype: torch.dtype) -> Value:
+    return cast(_softmax_gradient(g, y, dim), input_dtype)
+
+
+@rounded_once
+def _softmax_gradient(g: Value, y: Value, dim: int) -> Value:
     product = call("mul.Tensor", g, y)
     total = reduced(Function.SUM, product, [dim], True)
-    return cast(call("sub.Tensor", product, call("mul.Tensor", y, total)), input_dtype)
+    return call("sub.Tensor", product, call("mul.Tensor", y, total))
 
 
 @lowers("_log_softmax_backward_data")
 def log_softmax_backward(g: Value, y: Value, dim: int, input_dtype: torch.dtype) -> Value:
+    return cast(_log_softmax_gradient(g, y, dim), input_dtype)
+
+
+@rounded_once
+def _log_softmax_gradient(g: Value, y: Value, dim: int) -> Value:
     total = reduced(Function.SUM, g, [dim], True)
-    return cast(call("sub.Tensor", g, call("mul.Tensor", call("exp", y), total)), input_dtype)
+    return call("sub.Tensor", g, call("mul.Tensor", call("exp", y), total))
 
 
 def _standardized(x: Value, dims: Sizes, eps: float) -> list[Value]:

@@ -23,6 +23,7 @@ from ..values import (
     moved_from_last,
     moved_last,
     resized,
+    rounded_once,
 )
 from .indices import scattered, take
 
@@ -206,6 +207,7 @@ def _spread(g: Value, x: Value, at: Value, rank: int) -> Value:
 
 
 @lowers("_adaptive_avg_pool3d")
+@rounded_once
 def adaptive_avg_pool3d(x: Value, size: Sizes) -> Value:
     if not x.numel or not math.prod(size):
         return full((*x.shape[:-3], *size), 0, x.dtype)
@@ -216,6 +218,7 @@ def adaptive_avg_pool3d(x: Value, size: Sizes) -> Value:
 
 
 @lowers("_adaptive_avg_pool3d_backward")
+@rounded_once
 def adaptive_avg_pool3d_backward(g: Value, x: Value) -> Value:
     if not g.numel:
         return full(x.shape, 0, x.dtype)
