@@ -17,7 +17,9 @@ from kompute_dml.runtime.adapters import CooperativeMatrix
 from plans import shaders_of
 from test_matrix_multiply_kernels import _library_of_everything
 
-VARIANTS = {"attention_combine", "attention_coopmat.turns", *shaders_of(
+VARIANTS = {"attention_combine", "attention_coopmat.turns", "attention_few_rows.r4",
+            "attention_few_rows.r8", "attention_lines.r1", "attention_lines.r4",
+            "attention_lines.r8", *shaders_of(
     k for k in attention_kernels.KERNELS if k.name.startswith(("blocks", "decode", "few-keys")))}
 """Variants that a device does not choose for few tiles, or at all. The tests below run those that
 it has room for."""
