@@ -18,9 +18,9 @@ _USUAL = "usual"
 _SUITES = {
     "operators": "each operator once",
     "limits": "operators with goals for a large GPU",
-    "families": "the same without copies and MATRIX_MULTIPLY_INTEGER_TO_FLOAT",
+    "families": "operators with goals, but no copies and no MATRIX_MULTIPLY_INTEGER_TO_FLOAT",
     "elementwise": "unary and binary operators; the goal is the speed of copying",
-    "movement": "copies of parts; the goals are shares of copying",
+    "movement": "slices, joins, padding and tiles; the goals are shares of copying",
     "numpy": "each operator beside NumPy; the goal is a tenth of NumPy's speed",
     "models": "whole models on ONNX Runtime, from NumPy's arrays to NumPy's arrays",
     "generation": "tokens a second of decoders with random weights, which take up to\n"
@@ -32,7 +32,7 @@ _NOTES = "\b\nSuites:\n{}\n\n{}".format(
     "\n".join(f"  {name:11}  {text}" for name, text in _SUITES.items()), options.CLOCKS)
 
 
-@click.command(epilog=_NOTES, short_help="Measure the operators, or a model.")
+@click.command(epilog=_NOTES, short_help="Measure the operators, or whole models.")
 @click.argument("model", required=False, type=click.Path(path_type=Path))
 @options.adapter
 @options.timing
@@ -40,20 +40,21 @@ _NOTES = "\b\nSuites:\n{}\n\n{}".format(
               type=click.Choice(tuple(_SUITES)), help="What to time; the list is below.")
 @options.emulation
 @click.option("--filter", "pattern", default="", metavar="TEXT",
-              help="Only cases whose operator or types (whose model or type) have TEXT in them, in "
-                   "any case.")
+              help="Only cases with TEXT in the name of their operator, model or types. Upper and "
+                   "lower case are the same.")
 @click.option("--scale", "scale_name", type=click.Choice(["tiny", "small", "middle", "large"]),
               help="Sizes of the cases. By default those for the speed at which the device copies.")
 @click.option("--peers", is_flag=False, flag_value=_USUAL, default="", metavar="[NAMES]",
               help="Time these libraries beside the device, where they are installed. Operators: "
                    "torch (on the same GPU where CUDA has it, else on the CPU), onnxruntime and "
-                   "numpy. Without names: the first two. Models: torch (on the same GPU only), "
+                   "numpy; without NAMES the first two. Models: torch (on the same GPU only), "
                    "onnxruntime (on the CPU), and the providers webgpu and ggml for ONNX Runtime. "
                    "Decoders: llama.cpp (of cyllama-vulkan), torch and webgpu. Suite torch: eager, "
                    "graphs and inductor on CUDA, and eager on the CPU where there is no CUDA.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=210.0,
               show_default=True, metavar="S",
-              help="With --suite models, generation or torch: begin no model after so long.")
+              help="With --suite models, generation or torch: begin no model after so many "
+                   "seconds.")
 @click.option("--against", type=click.Path(path_type=Path), metavar="FILE.json",
               help="Print what moved since the run in FILE.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.json",
@@ -93,13 +94,16 @@ def bench(
 
     The rate is TOPS for matrix products and the like, and GB/s for others. It uses the GPU clock,
     or the CPU clock without one. 'of copy' divides the bandwidth by that of copying packed FLOAT32
-    data in the same run, on the device or, if it is faster, in PyTorch. 'faster than' has the
-    speedup over a peer. 'reached/goal' has the goal of a suite.
+    data in the same run. That copy is the device's or, if it is faster, PyTorch's. 'faster than'
+    has the speedup over a peer. 'reached/goal' has what was reached of a suite's goal.
 
-    Without -i, -r and -t the counts follow from a case's speed. On an NVIDIA GPU with CUDA a CUDA
-    context is held during the run: for Vulkan alone the driver lowers the clock between submits.
-    With --as, families have the goals of devices without matrix units. Many of these are ratios to
-    the device as it is, which is measured, too.
+    Without -i, -r and -t the numbers of samples and dispatches follow from a case's speed.
+
+    On an NVIDIA GPU with CUDA a CUDA context is held during the run, because for Vulkan alone the
+    driver lowers the clock between submits.
+
+    With --as, families have the goals of devices without matrix units. Many of these goals are
+    ratios to the device as it is, which is measured, too.
     """
     import sys
 

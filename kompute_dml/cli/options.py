@@ -11,11 +11,11 @@ from ..runtime.traits import EMULATED
 
 CLOCKS = """\b
 Clocks:
-  GPU   the device's own timestamps before the first and after the last dispatch of a
+  GPU   The device's own timestamps before the first and after the last dispatch of a
         sample. The time includes barriers, but no recording, submitting or waiting. The
         device must have timestamps.
-  CPU   the host's clock, from recording the first dispatch of a sample to the end of the
-        wait for the last one, without binding.
+  CPU   The host's clock, from recording the first dispatch of a sample to the end of the
+        wait for the last one. The time does not include binding.
   Both are divided by the number of dispatches.
 """
 
@@ -79,8 +79,8 @@ adapter = click.option(
 
 emulation = click.option(
     "--as", "emulated", metavar="CLASS", type=click.Choice(tuple(EMULATED)),
-    help=f"Take the device as a GPU of this class, of which no more is known: "
-         f"{', '.join(EMULATED)}. KOMPUTE_DML_AS does the same for any program.",
+    help=f"Take the device as a GPU of this class: {', '.join(EMULATED)}. No more is known of it "
+         "then. KOMPUTE_DML_AS does the same for any program.",
 )
 
 
@@ -90,14 +90,14 @@ def timing(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("-i", "--dispatch_iterations", "iterations", type=click.IntRange(1),
                      metavar="N", help="Samples to take of each dispatch."),
         click.option("-r", "--dispatch_repeat", "repeat", type=click.IntRange(1), metavar="N",
-                     help="Dispatches in a sample; their times are averaged."),
+                     help="Dispatches in a sample. Their times are averaged."),
         click.option("-t", "--milliseconds_to_run", "milliseconds", type=click.FloatRange(0),
                      metavar="MS", help="Take samples for this long. Overrides -i."),
         click.option("-w", "--warmup_samples", "warmup", type=click.IntRange(0), default=1,
                      show_default=True, metavar="N",
                      help="First samples that count as cold and are left out of the medians."),
         click.option("-v", "--timing_verbosity", "verbosity", type=click.IntRange(0, 2),
-                     default=0, show_default=True,
+                     default=0, show_default=True, metavar="LEVEL",
                      help="0: medians of hot samples; 1: cold and hot statistics; 2: each sample."),
     )):
         command = option(command)

@@ -29,9 +29,10 @@ def run(
     verbosity: int,
     output_path: Path,
 ) -> None:
-    """Run MODEL, a JSON model as DirectML's DxDispatch has them.
+    """Run MODEL, a JSON model of DirectML's DxDispatch.
 
-    Its operators are initialized and its commands executed in order. -i is 1 by default, -r too.
+    Its operators are initialized first. Then its commands are executed in order. By default each
+    dispatch is sampled once (-i 1), with one dispatch in a sample (-r 1).
     """
     if show_adapters:
         from ..runtime.adapters import list_devices

@@ -11,26 +11,28 @@ from .options import adapter as adapter_option
 from .options import as_json as json_option
 
 
-@click.command(short_help="Measure which kernels are fastest here, and keep it.")
+@click.command(short_help="Measure which kernels are fastest here, and keep the choice.")
 @adapter_option
 @click.option("--scale", "scale_name", type=click.Choice(["tiny", "small", "middle", "large"]),
               help="Sizes of the work. By default those for the speed at which the device copies.")
 @click.option("--seconds", type=click.FloatRange(min=0), default=60.0, show_default=True,
-              help="Start no more work after this long.")
-@click.option("--table", type=click.Path(dir_okay=False, path_type=Path),
-              help="Add what is faster than the default to a table by class of device, such as "
-              "kompute_dml/lowering/measured.json.")
+              metavar="S", help="Begin no case after so many seconds.")
+@click.option("--table", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.json",
+              help="Add the kernels that are faster than the default to FILE, a table by class of "
+              "device such as kompute_dml/lowering/measured.json.")
 @json_option
 def tune(
     adapter: str | None, scale_name: str | None, seconds: float, table: Path | None, as_json: bool
 ) -> None:
     """Measure the kernels for products, convolutions, pooling, resampling, attention and TOP_K.
 
-    The fastest kernel for each size is stored in tuning.json in the user's cache directory
-    (KOMPUTE_DML_TUNING names another file), for this device, driver and version of kompute_dml, and
-    used from then on. Results of integers never depend on it, results of floats within the bounds
-    of accuracy.md. On an NVIDIA GPU with CUDA a CUDA context is held
-    during the run, because for Vulkan alone the driver lowers the clock between submits.
+    The fastest kernel for each size is stored in tuning.json in the user's cache directory.
+    KOMPUTE_DML_TUNING names another file. The choice holds for this device, driver and version of
+    kompute_dml, and is used from then on. Results of integers never depend on it. Results of floats
+    stay within the bounds of accuracy.md.
+
+    On an NVIDIA GPU with CUDA a CUDA context is held during the run, because for Vulkan alone the
+    driver lowers the clock between submits.
     """
     import json
     import time

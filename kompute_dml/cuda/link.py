@@ -70,7 +70,7 @@ class Link:
             if not buffer.exportable():
                 raise UnsupportedError(
                     "kompute_dml.cuda: expected memory that Vulkan's driver exports, but this "
-                    "device's memory was not allocated so")
+                    "device's memory cannot be exported")
             mapping = MemoryMapping(self.context, *self._exporter.memory(*buffer.handles()),
                               buffer.dedicated())
             self._mappings[buffer] = mapping

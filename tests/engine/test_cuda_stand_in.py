@@ -406,7 +406,7 @@ def _unmapped(monkeypatch: Any, cuda: Any, adapter: Any) -> Any:
     (_no_export, dml.UnsupportedError, "has no VK_KHR_external_semaphore_fd$"),
     (_no_timelines, dml.UnsupportedError, "has no timelineSemaphore$"),
     (_stock, dml.UnsupportedError, "expected kp with its fixes"),
-    (_in_reach, dml.UnsupportedError, "memory was not allocated so"),
+    (_in_reach, dml.UnsupportedError, "memory cannot be exported"),
     (_full, dml.DmlError, "cuImportExternalMemory: CUDA error 2, out of memory"),
     (_unmapped, dml.DmlError, "cuExternalMemoryGetMappedBuffer: CUDA error 1, invalid argument"),
 ])
