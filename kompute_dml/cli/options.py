@@ -11,10 +11,10 @@ from ..runtime.traits import EMULATED
 
 CLOCKS = """\b
 Clocks:
-  GPU   The device's own timestamps before the first and after the last dispatch of a
+  GPU   the device's own timestamps before the first and after the last dispatch of a
         sample. The time includes barriers, but no recording, submitting or waiting. The
         device must have timestamps.
-  CPU   The host's clock, from recording the first dispatch of a sample to the end of the
+  CPU   the host's clock, from recording the first dispatch of a sample to the end of the
         wait for the last one. The time does not include binding.
   Both are divided by the number of dispatches.
 """
