@@ -132,8 +132,6 @@ class _Planner(Planner):
     initialization constants follow. What happens once is left to the initialization.
     """
 
-    least_repacked = 0  # OWNED_BY_DML asks for it
-
     def __init__(self, device: Device, wiring: Wiring, flags: ExecutionFlags) -> None:
         super().__init__(device)
         self.flags = flags

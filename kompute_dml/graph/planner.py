@@ -85,8 +85,6 @@ class Planner:
 
     flags = ExecutionFlags.NONE
     """How operators are compiled."""
-    least_repacked = 4 << 10
-    """The least bytes of a constant that an operator may repack."""
 
     def __init__(self, device: Device, prepared: Preparations | None = None) -> None:
         """``prepared`` are constants that earlier plans have prepared. Who gives them has the
@@ -155,8 +153,7 @@ class Planner:
     def _step(self, node: Node) -> Step:
         storages = node.storages
         compiled = self._compile(node.desc, frozenset(
-            f for f, s in storages.items()
-            if s.root.constant and s.nbytes >= self.least_repacked))
+            f for f, s in storages.items() if s.root.constant))
         bound: dict[str, Storage | None] = {
             f: s for f, s in storages.items() if f not in compiled.plan.repacked
         }
