@@ -7,7 +7,7 @@ from typing import Any
 from ...attributes import MultiheadAttentionMaskType as MaskType
 from ...desc import TensorDesc
 from ...dtypes import DataType
-from ...layout import is_packed
+from ...layout import Ints, is_packed
 from ..memory import Storage
 from ..node import (
     OTHER,
@@ -148,11 +148,9 @@ def _heads(scores: Node, product: Node) -> dict[str, TensorDesc] | None:
         if transposed:
             sizes = (*sizes[:-2], sizes[-1], sizes[-2])
             strides = (*strides[:-2], strides[-1], strides[-2])
-        if len(sizes) == 3:
-            sizes, strides = (sizes[0], 1, *sizes[1:]), (strides[0], 0, *strides[1:])
-        if len(sizes) != 4:
+        if len(sizes) > 4:
             return None
-        (batches, heads, length, size), (a, b, c, d) = sizes, strides
+        (batches, heads, length, size), (a, b, c, d) = _by_batch_and_head(sizes, strides)
         if heads > 1 and b != size * d:
             return None
         a = a if batches > 1 else length * c  # one batch may have any stride: a multiple of c
@@ -166,6 +164,15 @@ def _heads(scores: Node, product: Node) -> dict[str, TensorDesc] | None:
     return fields if len(fields) == len(tensors) else None
 
 
+def _by_batch_and_head(sizes: Ints, strides: Ints) -> tuple[Ints, Ints]:
+    """Sizes and strides of matrices by batch and head: of one head if they are by batch, and of one
+    batch if there is one matrix."""
+    missing = 4 - len(sizes)
+    heads = 2 - missing  # of the dimensions before a matrix
+    return ((*sizes[:heads], *[1] * missing, *sizes[heads:]),
+            (*strides[:heads], *[0] * missing, *strides[heads:]))
+
+
 def _attend(fields: dict[str, TensorDesc], scores: Node, product: Node, scale: float,
             mask: tuple[Storage, TensorDesc] | None) -> Node:
     cls = class_of("MULTIHEAD_ATTENTION")
@@ -176,10 +183,7 @@ def _attend(fields: dict[str, TensorDesc], scores: Node, product: Node, scale: f
     more: dict[str, Any] = dict(fields)
     if mask is not None:
         storages["relative_position_bias_tensor"], t = mask
-        sizes, strides = t.sizes, t.strides
-        if len(sizes) == 3:
-            t = moved(t, (sizes[0], 1, *sizes[1:]), (strides[0], 0, *strides[1:]))
-        more["relative_position_bias_tensor"] = t
+        more["relative_position_bias_tensor"] = moved(t, *_by_batch_and_head(t.sizes, t.strides))
     heads = output_of(scores).sizes[1] if len(output_of(scores).sizes) == 4 else 1
     return Node(cls(**more, scale=scale, head_count=heads, mask_type=MaskType.NONE,
                      mask_filter_value=0.0), storages, product.label)
