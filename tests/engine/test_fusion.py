@@ -357,16 +357,18 @@ def _attention(mask: str, scaled_first: bool = False) -> list[Any]:
     ]
 
 
+@pytest.mark.parametrize("batches, heads", [(2, 3), (2, 1), (1, 3), (1, 1)])
 @pytest.mark.parametrize("mask, scaled_first", [("", False), ("mask", False), ("", True)])
 def test_attention_spelled_out(
-    mask: str, scaled_first: bool, monkeypatch: pytest.MonkeyPatch
+    mask: str, scaled_first: bool, batches: int, heads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inputs = {"x": _numbers(2, 7, 24)}
+    inputs = {"x": _numbers(batches, 7, 24)}
     if mask:
-        inputs["mask"] = np.where(_numbers(2, 1, 1, 7) > 0.5, np.float32(-1e4), np.float32(0))
+        inputs["mask"] = np.where(
+            _numbers(batches, 1, 1, 7) > 0.5, np.float32(-1e4), np.float32(0))
     constants = {w: _numbers(24, 24) / 4 for w in ("wq", "wk", "wv")} | {"scale": 8**-0.5}
-    shapes = [node("Constant", "", n, value_ints=list(s))
-              for n, s in (("heads", (2, 7, 3, 8)), ("whole", (2, 7, 24)))]
+    shapes = [node("Constant", "", n, value_ints=list(s)) for n, s in (
+        ("heads", (batches, 7, heads, 24 // heads)), ("whole", (batches, 7, 24)))]
     nodes = [*shapes, *_attention(mask, scaled_first)]
     fused, plain = _both(monkeypatch, nodes, inputs, constants, ["y"])
     assert fused[0] == ["GEMM", "MULTIHEAD_ATTENTION"]
