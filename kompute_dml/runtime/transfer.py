@@ -7,7 +7,7 @@ any dispatch. If the host can access the heap itself, it copies.
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +29,7 @@ _PATIENCE = 4
 """How often the host waits for a slot before there is another one, which takes 5 ms to make: the
 bus moves a hundred megabytes meanwhile."""
 _THREADS = min(4, os.cpu_count() or 1)
-"""Threads that copy on the host. One alone is slower than the bus."""
+"""Threads that copy on the host, with the caller's. One alone is slower than the bus."""
 _WORTH_THREADS = 4 << 20
 """The least bytes of a copy that several threads share: they take 0.1 ms to begin, and more beside
 ONNX Runtime's."""
@@ -71,24 +71,30 @@ class Transfer:
         self._pool: ThreadPoolExecutor | None = None
 
     def _move(self, target: np.ndarray, source: np.ndarray) -> None:
-        """Copy bytes on the host."""
+        """Copy bytes on the host. The caller copies its part, and those that no thread has begun
+        by then."""
         nbytes = source.nbytes
         if nbytes < _WORTH_THREADS or _THREADS == 1:
             target[:] = source
             return
-        self._pool = self._pool or ThreadPoolExecutor(_THREADS, "kompute_dml-copy")
+        self._pool = self._pool or ThreadPoolExecutor(_THREADS - 1, "kompute_dml-copy")
         each = -(-nbytes // _THREADS // ALIGNMENT) * ALIGNMENT
-        parts = [slice(begin, min(begin + each, nbytes)) for begin in range(0, nbytes, each)]
+        own, *others = (slice(begin, min(begin + each, nbytes)) for begin in range(0, nbytes, each))
+        copies: list[Future[None]] = []
         try:
-            copies = [self._pool.submit(np.copyto, target[part], source[part]) for part in parts]
-        except RuntimeError:  # no thread can start while the interpreter ends
-            target[:] = source
-            return
-        try:
-            for copy in copies:
-                copy.result()
+            try:
+                for part in others:
+                    copies.append(self._pool.submit(np.copyto, target[part], source[part]))
+            except RuntimeError:  # no thread can start while the interpreter ends
+                target[others[len(copies)].start:] = source[others[len(copies)].start:]
+            target[own] = source[own]
+            for copy, part in zip(reversed(copies), reversed(others[:len(copies)])):
+                if copy.cancel():
+                    target[part] = source[part]
+                else:
+                    copy.result()
         finally:
-            wait(copies)  # also after an interrupt
+            wait([copy for copy in copies if not copy.cancelled()])  # also after an interrupt
 
     def upload(self, data: np.ndarray, to: Allocation, offset: int) -> None:
         """Record a copy of ``data`` (uint8, contiguous) to ``to`` at a multiple of 4 bytes.

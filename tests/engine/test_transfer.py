@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 import pytest
@@ -195,3 +197,37 @@ def test_bad_ranges_are_refused_and_change_nothing(own: dml.Device) -> None:
         with pytest.raises(dml.ValidationError):
             buffer.read(offset, count)
     np.testing.assert_array_equal(buffer.read(), np.arange(16))
+
+
+class _Threads:
+    """A pool of which so many threads are free."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+        self.asked = 0
+
+    def submit(self, work: Callable[..., None], *arguments: Any) -> Future[None]:
+        self.asked += 1
+        future: Future[None] = Future()
+        if self.free:
+            self.free -= 1
+            future.set_running_or_notify_cancel()
+            work(*arguments)
+            future.set_result(None)
+        return future
+
+
+@pytest.mark.parametrize("free", range(4))
+@pytest.mark.parametrize("extra", [0, 1, 1000])
+def test_the_caller_copies_what_no_thread_has_begun(
+    own: dml.Device, free: int, extra: int, monkeypatch: pytest.MonkeyPatch,
+    rng: np.random.Generator,
+) -> None:
+    monkeypatch.setattr(transfer, "_THREADS", 4)
+    pool = _Threads(free)
+    monkeypatch.setattr(own.runtime.transfer, "_pool", pool)
+    source = rng.integers(0, 256, transfer._WORTH_THREADS + extra, np.uint8)
+    target = np.zeros_like(source)
+    own.runtime.transfer._move(target, source)
+    np.testing.assert_array_equal(target, source)
+    assert pool.asked == 3
