@@ -3,6 +3,7 @@ when its nodes are claimed, and when they are planned. The next session looks at
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
 MAX_CHECKED = 4096
 """The most descriptions that are remembered. Then all are forgotten."""
 MAX_COMPILED = 512
-"""The most compiled operators that are, some 10 KB each. Then all are forgotten."""
+"""The most compiled operators that are, some 10 KB each. The least recently used one is forgotten,
+so that many sizes leave those of no size."""
+
+
+_Compiled = OrderedDict[object, CompiledOperator]
 
 
 class ValidationCache:
@@ -27,7 +32,7 @@ class ValidationCache:
     def __init__(self) -> None:
         self._valid: set[Any] = set()
         self._compiles: set[Any] = set()
-        self._compiled: tuple[Target | None, object, dict[Any, CompiledOperator]] = None, None, {}
+        self._compiled: tuple[Target | None, object, _Compiled] = None, None, OrderedDict()
         """A target, choices of kernels, and what was compiled for these, by key. It was never used.
         All are replaced at once, as threads may share them."""
         self._last: tuple[OperatorDesc | None, Any] = None, None
@@ -65,14 +70,12 @@ class ValidationCache:
         chosen = tuning.choices()
         of, by, known = self._compiled
         if of is not target or by is not chosen:
-            known = {}
+            known = OrderedDict()
             self._compiled = target, chosen, known
-        compiled = known.get(key)
-        if compiled is None:
-            compiled = make()
-            if len(known) >= MAX_COMPILED:
-                known.clear()
-            known[key] = compiled
+        compiled = known.pop(key, None) or make()
+        if len(known) >= MAX_COMPILED:
+            known.popitem(last=False)
+        known[key] = compiled
         return compiled.unused()
 
 

@@ -36,12 +36,14 @@ def is_of_constants(node: Node, room: int) -> bool:
     Dequantized weights, which are up to eight times as large as the constants, may take ``room``
     bytes.
     """
+    for _, storage in node.slots("input"):
+        if not storage.root.constant:
+            return False
     outputs, roots = list(node.slots("output")), {s.root for _, s in node.slots("input")}
     slot, storage = outputs[0]
     return (
         folds() and len(outputs) == 1 and not storage.is_part
         and node.tensor(slot).total_tensor_size_in_bytes == storage.nbytes
-        and all(r.constant for r in roots)
         and storage.nbytes <= max(_LITTLE, 2 * sum(r.nbytes for r in roots),
                                   room if node.name in _DEQUANTIZE else 0))
 

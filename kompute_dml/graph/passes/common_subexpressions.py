@@ -24,19 +24,17 @@ def common_subexpressions(g: Nodes) -> None:
         desc = node.desc
         if id(desc) not in described:
             described[id(desc)] = desc, numbers.setdefault(bits(desc), len(numbers))
-        key = described[id(desc)][1], *((slot, *_value(s)) for slot, s in node.slots("input"))
-        first = known.setdefault(key, node)
+        key: list[Any] = [described[id(desc)][1]]
+        for slot, storage in node.slots("input"):
+            root = storage.root
+            # Small constants of equal values count as one.
+            key += slot, root if root.values is None else root.values.tobytes(), storage.begin
+        first = known.setdefault(tuple(key), node)
         if first is node:
             continue
         for slot, storage in outputs:
             _move_readers(g, storage, first.storages[slot])
         g.remove(node)
-
-
-def _value(storage: Storage) -> tuple[Any, int]:
-    """Equal for storages of equal values: the same one, or small constants."""
-    root = storage.root
-    return (root if root.values is None else root.values.tobytes()), storage.begin
 
 
 def _move_readers(g: Nodes, old: Storage, new: Storage) -> None:
