@@ -12,7 +12,6 @@ import pytest
 import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.graph.passes import epilogue
-from kompute_dml.graph.planner import Planner
 from kompute_dml.lowering.kernel import explained
 from kompute_dml.operators.convolution import kept, packed, patches, points, tiles
 from kompute_dml.operators.matrix_multiply import float_kernels
@@ -352,7 +351,6 @@ def test_every_kernel_of_units_computes_the_same_with_a_tail(
     """All that serve this work, in turn. Whole numbers, so that sums are exact in any order."""
     if not own.target.traits.multiplies(16, 16, 16, "f16", "f32"):
         pytest.skip("the device has no such matrix units")
-    monkeypatch.setattr(Planner, "least_repacked", 0)
     layer, sizes = UNITS[what]
     x, w = (rng.integers(-2, 3, s).astype(np.float16) for s in sizes)
 
