@@ -69,8 +69,7 @@ void main() {
     uint key = keys[keys_offset + begin], head_key = NO_KEY, tail_key = NO_KEY;
     bool is_open = begin != 0u && keys[keys_offset + begin - 1u] == key;  // the run began before
     uvec2 run = nothing(), head = run, tail = run;
-    uint at = begin;
-    do {
+    for (uint at = begin; at < end; ++at) {
         uint next = keys[keys_offset + at];
         if (next != key) {
             if (is_open) {
@@ -94,7 +93,7 @@ void main() {
             }
             run = combine(run, value);
         }
-    } while (++at < end);
+    }
     if (end < count && keys[keys_offset + end] == key) {
         tail_key = key;
         if (is_open) {  // the whole chunk: the head has it, and nothing follows
