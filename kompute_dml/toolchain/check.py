@@ -178,7 +178,15 @@ def suite_checks(arguments: list[str]) -> list[Check]:
             continue
         part = [*_sample(c, 40), *_ON_KP] if c.stock else [*_sample(c, 16), *_ON_DRIVER]
         checks.append(_tests(c, ["-m", "not slow", *part, *arguments], scale=4))
+        if c.driver != every[0].driver and not arguments:
+            checks.append(_self_test(c))
     return [*checks, *_memory_checks(every, arguments), *_several_devices(every, arguments)]
+
+
+def _self_test(c: Configuration) -> Check:
+    """An ordinary case of each operator, of which a sample has few."""
+    command = [sys.executable, "-m", "kompute_dml", "selftest"]
+    return f"self-test: {c.name}", partial(_run, command, c.environment())
 
 
 def all_checks(arguments: list[str]) -> list[Check]:

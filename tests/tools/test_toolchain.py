@@ -792,6 +792,9 @@ def test_the_suite_runs_on_both_drivers_and_with_both_states_of_kp(two_drivers: 
         samples = [name.startswith("tests: Swift"), "--sample" in command]
         assert samples == [f"tests/operators/test_{file}.py" in command
                            for file in ("movement", "operators")]
+    added = [what.args for name, what in check.suite_checks([]) if name not in checks]
+    assert [(command[2:], env["VK_DRIVER_FILES"]) for command, env in added] == [
+        (["kompute_dml", "selftest"], "swift.json")]
     everywhere = [what.args[0] for name, what in check.all_checks([]) if name.startswith("tests")]
     assert len(everywhere) == 4 and not any("--sample" in command for command in everywhere)
     assert [name for name, _ in check._sampled_validation([])] == [
