@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("onnxruntime", "1.24", reason="the provider needs onnxruntime >= 1.24")
 pytest.importorskip("onnx", reason="the models are built with onnx")
+pytest.importorskip("cffi", reason="the provider needs cffi")
 
 from onnx import helper, load_from_string, shape_inference
 
