@@ -5,7 +5,7 @@ sizes is what those of the next one become for arrays alike, so it is found out 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -48,7 +48,7 @@ def split(
     numbers: dict[Hashable, int] = {}
     kinds = [numbers.setdefault(_kind(node, rows, node in host), len(numbers)) for node in nodes]
     runs: list[Stretch] = []
-    for first, end in _parts(kinds, 0, len(nodes)):
+    for first, end in _parts(kinds):
         reads: dict[OnnxValue, int] = {}
         makers: dict[OnnxValue, tuple[int, int]] = {}
         wiring: list[Hashable] = []
@@ -78,18 +78,20 @@ def _kind(node: OnnxNode, rows: Mapping[OnnxNode, Row], on_host: bool) -> Hashab
             tuple((name, as_key(value)) for name, value in node.attributes.items()))
 
 
-def _parts(kinds: Sequence[int], first: int, end: int) -> Iterator[tuple[int, int]]:
-    """The ranges of layers, and of what lies between them."""
-    best = _longest(kinds[first:end])
-    if best is None:
-        if first < end:
-            yield first, end
-        return
-    at, length, count = best
-    at += first
-    yield from _parts(kinds, first, at)
-    yield from ((n, n + length) for n in range(at, at + count * length, length))
-    yield from _parts(kinds, at + count * length, end)
+def _parts(kinds: Sequence[int]) -> list[tuple[int, int]]:
+    """The ranges of layers, and of what lies between them, in order."""
+    parts, left = [], [(0, len(kinds))]
+    while left:
+        first, end = left.pop()
+        best = _longest(kinds[first:end])
+        if best is not None:
+            at, length, count = best
+            begin, after = first + at, first + at + count * length
+            parts += [(n, n + length) for n in range(begin, after, length)]
+            left += [(first, begin), (after, end)]
+        elif first < end:
+            parts.append((first, end))
+    return sorted(parts)
 
 
 def _longest(kinds: Sequence[int]) -> tuple[int, int, int] | None:

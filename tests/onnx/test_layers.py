@@ -335,3 +335,12 @@ def test_random_models_that_repeat(
             raise AssertionError(f"{kind} {seed}: {text}") from None
     assert len(counts) > _SEEDS / 2, "the device has most"
     assert np.mean(counts) < 0.6, "most are built once"
+
+
+def test_layers_are_sought_in_many_nodes_of_any_order(rng: np.random.Generator) -> None:
+    for kinds in (rng.integers(0, 2, 20_000).tolist(), [0] * 3000, [*range(3000)],
+                  [*range(9), *[*range(20, 92)] * 40, 7, 8, *[*range(100, 120)] * 3]):
+        parts = layers._parts(kinds)
+        assert [n for first, end in parts for n in range(first, end)] == [*range(len(kinds))]
+    assert parts == [(0, 9), *[(9 + 72 * n, 81 + 72 * n) for n in range(40)], (2889, 2891),
+                     *[(2891 + 20 * n, 2911 + 20 * n) for n in range(3)]]
