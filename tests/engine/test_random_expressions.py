@@ -11,9 +11,10 @@ from plans import checked, without_pipelines
 _PLANNED, _COMPUTED = 1000, 8
 """Programs. Those that are computed have pipelines of their own, each of which takes a second."""
 _SHARES = 4
+_OTHERS = [pytest.param(share, marks=pytest.mark.slow) for share in range(1, _SHARES)]
 
 
-@pytest.mark.parametrize("share", range(_SHARES))
+@pytest.mark.parametrize("share", [0, *_OTHERS])
 def test_random_graphs_compile(
     share: int, device: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
