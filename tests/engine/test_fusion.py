@@ -342,14 +342,17 @@ def test_a_value_times_its_sigmoid(gate: str, monkeypatch: pytest.MonkeyPatch) -
     np.testing.assert_allclose(fused[1][0], plain[1][0], rtol=0, atol=4 * ULP * size)
 
 
-def _attention(mask: str, scaled_first: bool = False) -> list[Any]:
+def _attention(mask: str, scaled: str = "") -> list[Any]:
+    """``scaled``: the operands of the scores that are scaled. Else these are."""
+    operands = " ".join(f"{x}s" if x in scaled else x for x in "qk")
     return [
         *[node("MatMul", f"x {w}", f"{w}p") for w in ("wq", "wk", "wv")],
         *[node("Reshape", f"{w}p heads", f"{w}h") for w in ("wq", "wk", "wv")],
         *[node("Transpose", f"{w}h", w[1], perm=order)
           for w, order in (("wq", [0, 2, 1, 3]), ("wk", [0, 2, 3, 1]), ("wv", [0, 2, 1, 3]))],
-        *([node("Mul", "q scale", "qs"), node("MatMul", "qs k", "scaled")] if scaled_first else
-          [node("MatMul", "q k", "qk"), node("Mul", "qk scale", "scaled")]),
+        *[node("Mul", f"{x} scale", f"{x}s") for x in scaled],
+        *([node("MatMul", operands, "scaled")] if scaled else
+          [node("MatMul", operands, "qk"), node("Mul", "qk scale", "scaled")]),
         *([node("Add", f"scaled {mask}", "masked")] if mask else []),
         node("Softmax", "masked" if mask else "scaled", "shares", axis=-1),
         node("MatMul", "shares v", "h"), node("Transpose", "h", "t", perm=[0, 2, 1, 3]),
@@ -358,9 +361,10 @@ def _attention(mask: str, scaled_first: bool = False) -> list[Any]:
 
 
 @pytest.mark.parametrize("batches, heads", [(2, 3), (2, 1), (1, 3), (1, 1)])
-@pytest.mark.parametrize("mask, scaled_first", [("", False), ("mask", False), ("", True)])
+@pytest.mark.parametrize("mask, scaled", [
+    ("", ""), ("mask", ""), ("", "q"), ("", "k"), ("mask", "qk")])
 def test_attention_spelled_out(
-    mask: str, scaled_first: bool, batches: int, heads: int, monkeypatch: pytest.MonkeyPatch
+    mask: str, scaled: str, batches: int, heads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs = {"x": _numbers(batches, 7, 24)}
     if mask:
@@ -369,7 +373,7 @@ def test_attention_spelled_out(
     constants = {w: _numbers(24, 24) / 4 for w in ("wq", "wk", "wv")} | {"scale": 8**-0.5}
     shapes = [node("Constant", "", n, value_ints=list(s)) for n, s in (
         ("heads", (batches, 7, heads, 24 // heads)), ("whole", (batches, 7, 24)))]
-    nodes = [*shapes, *_attention(mask, scaled_first)]
+    nodes = [*shapes, *_attention(mask, scaled)]
     fused, plain = _both(monkeypatch, nodes, inputs, constants, ["y"])
     assert fused[0] == ["GEMM", "MULTIHEAD_ATTENTION"]
     assert "ACTIVATION_SOFTMAX1" in plain[0]

@@ -58,16 +58,22 @@ def attention_pattern(g: Nodes) -> None:
 
 
 def _unscaled(g: Nodes, scores: Node) -> tuple[Node, float, list[Node]]:
-    """The product with unscaled queries, their scale, and the operator that scales them."""
-    scaled = g.maker(scores, "a_tensor")
-    if scaled is not None and g.only_user(scaled) == (scores, "a_tensor"):
+    """The product with unscaled queries and keys, their scale, and the operators that scale them:
+    PyTorch's exporter multiplies both by the root of the scale."""
+    product, scale, parts = scores, 1.0, []
+    for operand in OTHER:
+        scaled = g.maker(product, operand)
+        if scaled is None or g.only_user(scaled) != (product, operand):
+            continue
         for slot in OTHER:
             number = factor_of(scaled, slot)
-            q = number and seen_as(scaled, "output_tensor", slot, scores.tensor("a_tensor"))
-            if number and q:
-                storages = {"a_tensor": scaled.storages[slot]}
-                return changed(scores, dict(storages), a_tensor=q), number, [scaled]
-    return scores, 1.0, []
+            x = number and seen_as(scaled, "output_tensor", slot, scores.tensor(operand))
+            if number and x:
+                scores = changed(scores, {operand: scaled.storages[slot]}, **{operand: x})
+                scale *= number
+                parts.append(scaled)
+                break
+    return scores, scale, parts
 
 
 def _is_product(node: Node) -> bool:
