@@ -8,13 +8,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..compiler import CompiledOperator, ExecutionFlags
 from ..errors import DmlError
 from ..layout import Ints
-from ..lowering.plan import PARAMS, PERSISTENT, TEMPORARY, Dispatch
+from ..lowering.plan import PARAMS, PERSISTENT, TEMPORARY, Dispatch, Plan
 from ..operators.base import OperatorDesc, bits
 from ..runtime.heap import Allocation, Slot
 from ..runtime.pipelines import Shader
@@ -69,6 +69,20 @@ class Preparations(list["Prepared"]):
                 del self.pending[0]
 
 
+def _what_prepares(plan: Plan) -> tuple[tuple[Dispatch, ...], Ints]:
+    """The dispatches of an initialization, and the bytes that they fill with the words of the
+    params buffer that they read, wherever in it. Other words tell sizes of which constants know
+    nothing."""
+    dispatches, words = [], [plan.persistent_bytes]
+    for dispatch in plan.initialize:
+        for o in dispatch.operands:
+            if o.slot == PARAMS:
+                words += plan.params[o.offset : o.offset + o.length]
+        dispatches.append(replace(dispatch, operands=tuple(
+            o._replace(offset=0) if o.slot == PARAMS else o for o in dispatch.operands)))
+    return tuple(dispatches), tuple(words)
+
+
 @dataclass(frozen=True, eq=False)
 class Prepared:
     """Constants that an operator's initialization has prepared."""
@@ -76,7 +90,7 @@ class Prepared:
     places: tuple[Slot | None, ...]
     dispatches: tuple[Dispatch, ...]
     params: Ints
-    """Words of the params buffer that the dispatches read."""
+    """What else they depend on: words of the params buffer."""
     result: Allocation | None
 
 
@@ -205,8 +219,7 @@ class Planner:
             storages[f].slot() if f in plan.repacked and f in storages else None
             for f in compiled.slots[:-2]
         )
-        reads_params = any(o.slot == PARAMS for d in plan.initialize for o in d.operands)
-        key = places, plan.initialize, plan.params if reads_params else ()
+        key = places, *_what_prepares(plan)
         prepared = self._find_prepared(*key)
         if prepared is None:
             nbytes = plan.persistent_bytes

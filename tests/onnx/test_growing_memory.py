@@ -14,7 +14,7 @@ pytest.importorskip("cffi", reason="the provider needs cffi")
 
 from kompute_dml.onnx import region as region_module
 from kompute_dml.onnx.region import MAX_PLANS
-from onnx_graphs import FLOAT, model, needs_provider, node
+from onnx_graphs import FLOAT, cpu, model, needs_provider, node
 from provider_tools import last_kernel, session
 
 pytestmark = needs_provider
@@ -44,6 +44,23 @@ def test_many_sizes_hold_no_more_than_a_few(rng: np.random.Generator) -> None:
     assert held[0] == held[1] and held[0][0] == MAX_PLANS
     # Sizes of the last 16 plans are larger than those of the first.
     assert sum(plan.nbytes for plan in region._plans.values()) < MAX_PLANS * 6 * 80 * 32 * 4
+
+
+def test_filters_are_prepared_once_for_all_sizes(rng: np.random.Generator) -> None:
+    constants, nodes, x, channels = {}, [], "x", 3
+    for n, wide in enumerate((16, 32, 32)):
+        constants[f"w{n}"] = rng.standard_normal((wide, channels, 3, 3), np.float32) / 9
+        nodes.append(node("Conv", f"{x} w{n}", f"y{n}", pads=[1] * 4, strides=[1 + n % 2] * 2))
+        x, channels = f"y{n}", wide
+    built = model(nodes, [("x", FLOAT, [1, 3, "h", "w"])], [(x, FLOAT, None)], constants)
+    made, theirs = session(built, False, claim="all"), cpu(built)
+    region, counts = last_kernel().region, []
+    for n in range(24):
+        feed = {"x": rng.standard_normal((1, 3, 20 + 3 * n, 90 - 2 * n), np.float32)}
+        np.testing.assert_allclose(
+            made.run(None, feed)[0], theirs.run(None, feed)[0], rtol=1e-4, atol=1e-4)
+        counts.append(len(region._prepared))
+    assert counts[4] == counts[-1] <= 2 * len(constants), "kernels of two classes of sizes"
 
 
 def test_plans_are_bounded_by_bytes(
