@@ -253,6 +253,7 @@ def chosen(adapters: Mapping[str, Any], every: bool) -> dict[str, list[Job]]:
     """What the lowerings choose on each device."""
     import record_plans
     from kompute_dml.lowering.builder import target_of
+    from kompute_dml.operators.matrix_multiply import decode
     from kompute_dml.runtime.shader_library import ShaderLibrary
 
     if not every:
@@ -265,6 +266,8 @@ def chosen(adapters: Mapping[str, Any], every: bool) -> dict[str, list[Job]]:
     last = next(iter(adapters))
     for _, desc in record_plans.descs(targets[last], adapters[last]):
         for name, target in targets.items():
+            if isinstance(desc, decode.DecodeProductDesc) and not decode.serves(target, [desc]):
+                continue  # the graph's pass leaves it alone on this device
             try:
                 plan = desc.operator.lower(desc, target)
             except record_plans.dml.DmlError:
@@ -425,7 +428,8 @@ def main() -> int:
     if asked.keep:
         for kind, variants in crowded.items():
             others = measured.crowded(kind) - tried[kind]  # which nobody chooses any more
-            measured.keep_crowded(measured.FILE, kind, others | variants)
+            if variants or others != measured.crowded(kind):
+                measured.keep_crowded(measured.FILE, kind, others | variants)
     return 1 if wrong else 0
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,12 @@ def crowded(kind: DeviceClass) -> frozenset[str]:
     """The shader variants whose registers spill, or leave too few subgroups, on devices of a
     class."""
     return frozenset(_table()["crowded"].get(kind.value, ()))
+
+
+def roomy(kind: DeviceClass, variants: Sequence[str]) -> str:
+    """The first of shader variants that is not crowded on devices of a class; without one the
+    last."""
+    return next((v for v in variants if v not in crowded(kind)), variants[-1])
 
 
 @functools.cache

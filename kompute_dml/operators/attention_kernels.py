@@ -375,8 +375,8 @@ _LINES_BUSY = 8
 """Workgroups for each core, of which nobody knows how many there are."""
 _LINES_INVOCATIONS = 128
 _LEAST_LANES, _MOST_LANES = 8, 32
-_WANTED_SUMS, _MOST_SUMS = 32, 64
-"""FLOAT32 sums of all rows that an invocation of a line holds."""
+_WANTED_SUMS, _MOST_SUMS = 32, {1: 32, 4: 32, 8: 64}
+"""FLOAT32 sums of all rows that an invocation of a line holds; the most by a variant's rows."""
 
 
 @dataclass(frozen=True)
@@ -412,9 +412,8 @@ class _Lines(_FewQueries):
     def serves(self, a: Attention, traits: DeviceTraits) -> str | None:
         if (reason := super().serves(a, traits)) is not None:
             return reason
-        sums = self.sums(a, self.lanes(a, traits))
-        return None if sums <= _MOST_SUMS else (
-            f"an invocation would hold {sums} sums, more than {_MOST_SUMS}")
+        sums, most = self.sums(a, self.lanes(a, traits)), _MOST_SUMS[self._served(a)]
+        return None if sums <= most else f"an invocation would hold {sums} sums, more than {most}"
 
     def estimate(self, a: Attention, traits: DeviceTraits) -> float:
         return 90 + abs(self.busy - _LINES_BUSY) / 16

@@ -12,7 +12,7 @@ from ..layout import (
     packed_strides,
     product,
 )
-from ..lowering import copy
+from ..lowering import copy, measured
 from ..lowering.builder import PlanBuilder
 from ..lowering.copy import CopyView, copied
 from ..lowering.elementwise import float_bits
@@ -127,8 +127,6 @@ _CHANNELS_LOCAL_SIZE = 64
 """... in workgroups of so many."""
 _ALONG_CHANNELS = "local_response_normalization_channels_grad"
 _ALONG_HALVES = "local_response_normalization_channels_halves_grad"
-_HALVES_TURN = 4
-"""Channels whose reads are on their way in the latter."""
 _LEAST_NORMAL = 2.0**-126
 
 
@@ -138,13 +136,15 @@ def _along_channels(d: OperatorDesc, p: PlanBuilder) -> None:
     channels, kept = x.sizes[1], [a for a in range(len(x.sizes)) if a != 1]
     tensors, last = (x, dy, dx), kept[-1]
     # Neighbours of FLOAT16 are read and written together.
-    places = next((n for n in (4, 2) if x.data_type is DataType.FLOAT16 and x.sizes[last] % n == 0
-                   and all(t.is_aligned and begin_with_vectors(n, t.strides, last)
-                           for t in tensors)), 1)
-    shader, turn = _ALONG_CHANNELS, max(4, 2 * places)
+    most = next((n for n in (4, 2) if x.data_type is DataType.FLOAT16 and x.sizes[last] % n == 0
+                 and all(t.is_aligned and begin_with_vectors(n, t.strides, last)
+                         for t in tensors)), 1)
     # Powers of halves need no cases of their own where every base is a normal number, or infinite.
-    if places > 1 and p.device.exact_units and d.alpha >= 0 and d.bias >= _LEAST_NORMAL:
-        shader, turn = _ALONG_HALVES, _HALVES_TURN
+    plain = most > 1 and p.device.exact_units and d.alpha >= 0 and d.bias >= _LEAST_NORMAL
+    shader = _ALONG_HALVES if plain else _ALONG_CHANNELS
+    variant = p.library.get(*measured.roomy(p.device.device_class, [
+        f"{shader}.p{n}" for n in ((4, 2) if plain else (4, 2, 1)) if n <= most]).split("."))
+    places = variant.sizes["places"]
     sizes = [x.sizes[a] // (places if a == last else 1) for a in kept]
     walk = Walk(sizes, *([t.strides[a] * (places if a == last else 1) for a in kept]
                          for t in tensors))
@@ -152,13 +152,12 @@ def _along_channels(d: OperatorDesc, p: PlanBuilder) -> None:
     span = -(-channels // spans)
     spans = -(-channels // span)
     groups = -(-walk.count * spans // _CHANNELS_LOCAL_SIZE)
-    spec = {"LOCAL_SIZE": _CHANNELS_LOCAL_SIZE, "PLACES": places, "TURN": turn,
-            "BEFORE": (d.local_size - 1) // 2, "AFTER": d.local_size // 2,
-            "THREE_QUARTERS": d.beta == 0.75 and p.device.exact_units}
-    if shader == _ALONG_CHANNELS:
+    spec = {"LOCAL_SIZE": _CHANNELS_LOCAL_SIZE, "BEFORE": (d.local_size - 1) // 2,
+            "AFTER": d.local_size // 2, "THREE_QUARTERS": d.beta == 0.75 and p.device.exact_units}
+    if not plain:
         spec["TYPE"] = x.data_type.code
     p.dispatch(
-        shader, groups,
+        variant, groups,
         x=p.read("input_tensor"), dy=p.read("input_gradient_tensor"),
         dx=p.write("output_gradient_tensor"), params=walk.words,
         push={"places": walk.count, "channels": channels, "span": span, "spans": spans,

@@ -1,4 +1,5 @@
 //@ op DML_OPERATOR_LOCAL_RESPONSE_NORMALIZATION_GRAD
+//@ variants WIDE: p1(places=1, turn=4) p2(places=2, turn=4) p4(places=4, turn=8)
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -10,8 +11,8 @@ layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint BEFORE = 0u;  // the elements of a window before its own, ...
 layout(constant_id = 3) const uint AFTER = 0u;   // ... and after it
 layout(constant_id = 4) const bool THREE_QUARTERS = false;  // beta is 0.75
-layout(constant_id = 5) const uint PLACES = 1u;  // of an invocation: 1, 2 or 4
-layout(constant_id = 6) const uint TURN = 4u;  // channels read at once
+const uint PLACES = WIDE_places;  // of an invocation
+const uint TURN = WIDE_turn;  // channels read at once
 layout(push_constant) uniform Push {
     uint places;    // of all planes, divided by PLACES
     uint channels;

@@ -1,4 +1,5 @@
 //@ op DML_OPERATOR_LOCAL_RESPONSE_NORMALIZATION_GRAD
+//@ variants WIDE: p2(places=2, turn=4) p4(places=4, turn=4)
 //@ unchecked *
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -12,8 +13,8 @@
 layout(constant_id = 2) const uint BEFORE = 0u;  // the elements of a window before its own, ...
 layout(constant_id = 3) const uint AFTER = 0u;   // ... and after it
 layout(constant_id = 4) const bool THREE_QUARTERS = false;  // beta is 0.75
-layout(constant_id = 5) const uint PLACES = 4u;  // of an invocation: 2 or 4
-layout(constant_id = 6) const uint TURN = 2u;    // channels read at once
+const uint PLACES = WIDE_places;  // of an invocation
+const uint TURN = WIDE_turn;    // channels read at once
 const uint TYPE = 34u;
 layout(push_constant) uniform Push {
     uint places;    // of all planes, divided by PLACES

@@ -16,7 +16,7 @@
 //@         m=16, n=16, depth=16, lanes=32)
 //@     t64m8n16(rows=64, columns=64, k=32, down=8, across=2, along=1, alone=0, packed=0,
 //@         m=8, n=16, depth=16, lanes=16)
-//@     t32m8n8(rows=32, columns=32, k=32, down=4, across=2, along=1, alone=0, packed=0,
+//@     t32m8n8(rows=32, columns=32, k=32, down=4, across=4, along=1, alone=0, packed=0,
 //@         m=8, n=8, depth=16, lanes=8)
 //@     t16m8n8d8(rows=16, columns=16, k=16, down=2, across=1, along=1, alone=0, packed=0,
 //@         m=8, n=8, depth=8, lanes=8)
