@@ -266,7 +266,10 @@ def _to_copy(x: torch.Tensor, *, dtype: torch.dtype | None = None,
     v = unwrapped(x)
     if v.data is None:
         return memory.adopt(None, x.shape, dtype)
-    return wrapped(cast(v, dtype), [v.data.allocation])
+    try:
+        return wrapped(cast(v, dtype), [v.data.allocation])
+    except (Unsupported, DmlError) as error:
+        return on_host(aten._to_copy.default, (x,), {"dtype": dtype}, str(error))
 
 
 def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False

@@ -31,11 +31,14 @@ Sizes: TypeAlias = "Sequence[int]"
 
 class Value:
     """A tensor as PyTorch describes it. ``data`` is None where it has no elements, and has sizes
-    ``(1,)`` for a scalar."""
+    ``(1,)`` for a scalar. Raises Unsupported where its elements have another type: functions give
+    FLOAT32 for types that they compute nothing with."""
 
     __slots__ = ("data", "dtype", "shape")
 
     def __init__(self, data: Tensor | None, shape: Sizes, dtype: torch.dtype) -> None:
+        if data is not None and data.data_type is not data_type(dtype):
+            raise Unsupported(f"{dtype}, of which a function makes {data.data_type.name}")
         self.data, self.shape, self.dtype = data, tuple(int(n) for n in shape), dtype
 
     def __repr__(self) -> str:

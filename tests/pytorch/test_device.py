@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import io
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -317,3 +318,59 @@ def test_compile_takes_the_backend_of_the_device() -> None:
     y.sum().backward()
     assert y.device.type == DEVICE and model.weight.grad.device.type == DEVICE
     torch.testing.assert_close(y.cpu(), model(x).cpu())
+
+
+FLOAT64 = {
+    "add": lambda a, b: a + b, "divide": lambda a, b: a / b, "pow": lambda a, b: a ** b,
+    "log": lambda a, b: a.log(), "square": lambda a, b: a ** 2, "times": lambda a, b: a * 3,
+    "mixed": lambda a, b: a.float() * b, "bool": lambda a, b: a.bool(),
+    "sum": lambda a, b: a.sum(), "where": lambda a, b: torch.where(a > b, a, b),
+}
+
+
+@pytest.mark.parametrize("name", FLOAT64)
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_float64_is_right_or_refused(name: str, shape: tuple[int, ...],
+                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions give FLOAT32 for it, which no tensor of FLOAT64 may hold."""
+    torch.manual_seed(0)
+    host = [torch.rand(shape, dtype=torch.float64) + 0.5 for _ in range(2)]
+    x = [t.to(DEVICE) for t in host]
+    expected = FLOAT64[name](*host)
+    try:
+        torch.testing.assert_close(FLOAT64[name](*x).cpu(), expected)
+    except NotImplementedError as error:
+        assert "forbids the CPU" in str(error)
+    monkeypatch.delenv("KOMPUTE_DML_TORCH_FALLBACK")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.testing.assert_close(FLOAT64[name](*x).cpu(), expected)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_recurrent_networks(kind: str, bias: bool) -> None:
+    torch.manual_seed(0)
+    model, x = getattr(torch.nn, kind)(3, 4, bias=bias, batch_first=True), torch.randn(2, 3, 3)
+    found = []
+    for device in ("cpu", DEVICE):
+        here, inputs = copy.deepcopy(model).to(device), x.clone().to(device).requires_grad_()
+        y, state = here(inputs)
+        (y.square().sum() + state[-1].sum()).backward()
+        found.append([y.detach(), inputs.grad, *[p.grad for p in here.parameters()]])
+    for ours, theirs in zip(*found[::-1], strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs)
+
+
+@pytest.mark.parametrize("turned", [True, False])
+def test_gradients_of_a_solution(turned: bool) -> None:
+    """PyTorch reads the factors that its own ``solve`` keeps."""
+    torch.manual_seed(0)
+    a, b = torch.randn(4, 4), torch.randn(4, 2)
+    found = []
+    for device in ("cpu", DEVICE):
+        x, y = (t.clone().to(device).requires_grad_() for t in (a, b))
+        z = torch.linalg.solve(x.t() if turned else x, y)
+        found.append(torch.autograd.grad(z.square().sum(), [x, y]))
+    for ours, theirs in zip(*found[::-1], strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-5)

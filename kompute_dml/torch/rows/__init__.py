@@ -13,6 +13,7 @@ from . import (  # noqa: F401
     polynomials,
     products,
     random,
+    recurrent,
     reductions,
     resampling,
     scans,

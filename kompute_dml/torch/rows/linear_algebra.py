@@ -5,6 +5,7 @@ Eigenvectors and singular values are a step of the CPU.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -250,12 +251,22 @@ def slogdet(a: Value) -> list[Value]:
     return [call("mul.Tensor", sign, _odd(exchanged)), size, factors, exchanged]
 
 
+@functools.cache
+def _solve_keeps_turned() -> bool:
+    """Whether PyTorch keeps factors of the transposed matrix for the gradient of ``solve``, which
+    its releases do differently."""
+    a = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    _, factors, *_ = torch.ops.aten._linalg_solve_ex(a, a)
+    return float(factors[0, 0]) == 2.0
+
+
 @lowers("_linalg_solve_ex")
 def solve(a: Value, b: Value, *, left: bool = True, check_errors: bool = False) -> list[Value]:
     _square(a)
     vector = b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1])
     columns = call("unsqueeze", b, -1) if vector else b
-    turned, (factors, exchanged, info) = _factored_for_gradients(a)
+    turned, (factors, exchanged, info) = (
+        _factored_for_gradients(a) if _solve_keeps_turned() else (False, lu_factor(a)))
     x = lu_solve(factors, exchanged, columns, left=left or vector, adjoint=turned)
     return [call("squeeze.dim", x, -1) if vector else x, factors, exchanged, info]
 
