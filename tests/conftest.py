@@ -125,6 +125,25 @@ def own(device: dml.Device) -> Iterator[dml.Device]:
     own.close()
 
 
+@pytest.fixture(scope="module")
+def _of_file(device: dml.Device) -> Iterator[dml.Device]:
+    own = dml.Device(device.adapter)
+    yield own
+    own.close()
+
+
+@pytest.fixture
+def reused(_of_file: dml.Device) -> Iterator[dml.Device]:
+    """A device whose traits and kernels a test may choose. Nothing is pending on it. The tests of a
+    file share its pipelines, which take a driver long to compile, and no description's kernels."""
+    target = _of_file.target
+    yield _of_file
+    _of_file.target = target
+    _of_file.compiled.clear()
+    _of_file.plans.clear()
+    _of_file.synchronize()
+
+
 @pytest.fixture(scope="session")
 def device_without(device: dml.Device) -> Iterator[Callable[[str], dml.Device]]:
     """Makes a device for which ``KOMPUTE_DML_DISABLE`` names these features ("" for none)."""

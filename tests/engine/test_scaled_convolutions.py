@@ -117,25 +117,25 @@ ENDS = ["", "p", "pb", "pbg", "pbr", pytest.param("pbgr", marks=long_pipelines)]
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize(("last", "by_channel"), [(True, True), (False, False)])
 def test_without_matrix_units(
-    end: str, last: bool, by_channel: bool, own: dml.Device, rng: np.random.Generator,
+    end: str, last: bool, by_channel: bool, reused: dml.Device, rng: np.random.Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A second dispatch scales the sums."""
-    set_traits(own, cooperative_matrices=())
+    set_traits(reused, cooperative_matrices=())
     layer = _Layer(rng, (2, 20, 6, 7), 36, 3, by_channel=by_channel, last=last)
-    names = layer.compare(own, end, monkeypatch)
+    names = layer.compare(reused, end, monkeypatch)
     assert names == ("convolution.i32.t64", SUM + ".tail" * ("r" in end))
 
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("block", _BLOCKS)
 def test_depthwise(
-    end: str, block: str, own: dml.Device, rng: np.random.Generator,
+    end: str, block: str, reused: dml.Device, rng: np.random.Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     layer = _Layer(rng, (2, 36, 6, 7), 36, 3, groups=36)
     with tuning.trial(EveryWork(block)):
-        names = layer.compare(own, end, monkeypatch)
+        names = layer.compare(reused, end, monkeypatch)
     assert names == (f"{depthwise.BYTES}.floats.{block}" + ".tail" * ("r" in end),)
 
 
@@ -167,16 +167,16 @@ SPECIAL = [(), (np.nan, 3.0, np.nan), (-np.inf, 2.0), (np.nan, np.inf, -np.inf),
 @pytest.mark.parametrize(("kind", "end"), [
     ("depthwise", "pb"), ("depthwise", "pbr"), ("sums", "pb")])
 def test_ranges(
-    kind: str, end: str, bias: tuple[float, ...], own: dml.Device, rng: np.random.Generator,
+    kind: str, end: str, bias: tuple[float, ...], reused: dml.Device, rng: np.random.Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    set_traits(own, cooperative_matrices=())
+    set_traits(reused, cooperative_matrices=())
     groups = 36 if kind == "depthwise" else 1
     layer = _Layer(rng, (2, 36, 26, 17), 36, 3, groups)
     layer.bias[:, 5 : 5 + len(bias)] = np.reshape(bias, (1, -1, 1, 1))
     if len(bias) < 3 and bias:  # all numbers have one sign
         layer.bias[:] = bias[-1]
-    names = _compare_ranges(layer, own, end, monkeypatch)
+    names = _compare_ranges(layer, reused, end, monkeypatch)
     assert ("quantize_range" in names) == (kind == "sums")
 
 
@@ -185,15 +185,15 @@ def test_ranges(
 @pytest.mark.parametrize(("tile", "bias"), [
     *((tile, SPECIAL[1]) for tile in _TILES), *(("t64", bias) for bias in SPECIAL)])
 def test_ranges_on_matrix_units(
-    filters: int, last: bool, end: str, tile: str, bias: tuple[float, ...], own: dml.Device,
+    filters: int, last: bool, end: str, tile: str, bias: tuple[float, ...], reused: dml.Device,
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if not own.target.traits.multiplies(16, 16, 32, "i8", "i32"):
+    if not reused.target.traits.multiplies(16, 16, 32, "i8", "i32"):
         pytest.skip("the device has no matrix units for bytes")
     layer = _Layer(rng, (2, 48, 26, 17), filters, 3, last=last)
     layer.bias[:, 5 : 5 + len(bias)] = np.reshape(bias, (1, -1, 1, 1))
     with tuning.trial(EveryWork(f"{tile}-1")):
-        names = _compare_ranges(layer, own, end, monkeypatch)
+        names = _compare_ranges(layer, reused, end, monkeypatch)
     assert "quantize_range" not in names
 
 
@@ -203,43 +203,43 @@ def test_ranges_on_matrix_units(
 @pytest.mark.parametrize("tile", _TILES)
 def test_on_matrix_units(
     end: str, tile: str, sizes: tuple[int, ...], filters: int, taps: int, last: bool,
-    own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
+    reused: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if not own.target.traits.multiplies(16, 16, 32, "i8", "i32"):
+    if not reused.target.traits.multiplies(16, 16, 32, "i8", "i32"):
         pytest.skip("the device has no matrix units for bytes")
     layer = _Layer(rng, sizes, filters, taps, last=last)
     with tuning.trial(EveryWork(f"{tile}-1")):
-        names = layer.compare(own, end, monkeypatch)
+        names = layer.compare(reused, end, monkeypatch)
     assert names[-1] == f"{tiles.UNITS}.i8.{tile}" + ".tail" * ("r" in end)
 
 
 def test_splits_of_k_are_scaled_where_they_are_added_up(
-    own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    reused: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not own.target.traits.multiplies(16, 16, 32, "i8", "i32"):
+    if not reused.target.traits.multiplies(16, 16, 32, "i8", "i32"):
         pytest.skip("the device has no matrix units for bytes")
     layer = _Layer(rng, (1, 192, 6, 9), 72, 3)
     with tuning.trial(EveryWork("t64-3")):
-        names = layer.compare(own, "pbr", monkeypatch)
+        names = layer.compare(reused, "pbr", monkeypatch)
     assert names[-2:] == (f"{tiles.UNITS}.i8.t64", f"{SUM}.tail")
 
 
 def test_the_pass_is_left_out_by_its_name(
-    own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    reused: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SWITCH, "dequantize_convolution")
-    run, _ = _Layer(rng, (1, 8, 3, 4), 8, 3).run(own, "pb")
+    run, _ = _Layer(rng, (1, 8, 3, 4), 8, 3).run(reused, "pb")
     assert run.operators[0] == "CONVOLUTION_INTEGER"
 
 
 def test_what_is_read_elsewhere_or_scaled_by_position_stays(
-    own: dml.Device, rng: np.random.Generator
+    reused: dml.Device, rng: np.random.Generator
 ) -> None:
     x, w = (rng.integers(-9, 9, s).astype(np.int8) for s in ((1, 8, 5, 6), (8, 8, 1, 1)))
     scale = rng.random((1, 1, 1, 6)).astype(np.float32)
 
     def operators(build: Any) -> list[str]:
-        with dml.Graph(own) as g:
+        with dml.Graph(reused) as g:
             return list(g.compile(build(dml.convolution_integer(
                 g.input(x.shape, x.dtype), w))).operators)
 
@@ -256,7 +256,7 @@ def test_what_is_read_elsewhere_or_scaled_by_position_stays(
     (8, 96, 24, True), (8, 24, 100, False), (1, 384, 96, True), (19, 120, 33, True)])
 def test_images_of_one_position_are_quantized_by_their_convolution(
     images: int, channels: int, filters: int, by_channel: bool, bias: tuple[float, ...],
-    own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    reused: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = rng.normal(0, 3, (images, channels, 1, 1)).astype(np.float32)
     x.flat[3 : 3 + len(bias)] = bias
@@ -265,7 +265,7 @@ def test_images_of_one_position_are_quantized_by_their_convolution(
     added = rng.random((1, filters, 1, 1)).astype(np.float32)
 
     def run() -> Any:
-        with dml.Graph(own) as g:
+        with dml.Graph(reused) as g:
             q, scale, zero = dml.dynamic_quantize_linear(g.input(x.shape))
             y = dml.cast(dml.convolution_integer(q, w, x_zero_point=zero), data_type="float32")
             both = dml.multiply(scale.broadcast_to(of_w.shape), of_w)
@@ -283,9 +283,9 @@ def test_images_of_one_position_are_quantized_by_their_convolution(
     assert np.unique(got).size > 2 or bias
 
 
-def test_images_that_something_else_reads_are_quantized_before(own: dml.Device) -> None:
+def test_images_that_something_else_reads_are_quantized_before(reused: dml.Device) -> None:
     x, w = np.ones((2, 8, 1, 1), np.float32), np.ones((8, 8, 1, 1), np.int8)
-    with dml.Graph(own) as g:
+    with dml.Graph(reused) as g:
         q, scale, zero = dml.dynamic_quantize_linear(g.input(x.shape))
         y = dml.cast(dml.convolution_integer(q, w, x_zero_point=zero), data_type="float32")
         run = g.compile([dml.multiply(y, scale.broadcast_to(y.sizes)), q])
@@ -317,12 +317,12 @@ UNITS = f"{tiles.UNITS}.i8"
     ("last1x1", ((2, 36, 6, 7), 36, 3, 36), [f"{depthwise.BYTES}.floats.last1x1"]),
 ])
 def test_plans_for_matrix_units(
-    end: str, ranged: bool, kernel: str, layer: tuple[Any, ...], names: list[str], own: dml.Device,
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
+    end: str, ranged: bool, kernel: str, layer: tuple[Any, ...], names: list[str],
+    reused: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Words and bindings fit the shaders, with and without the passes. This needs no matrix
     units."""
-    own.target = _matrix_units()
+    reused.target = _matrix_units()
     without_pipelines(monkeypatch)
     made = _Layer(rng, *layer)
     last = f"{names[-1]}.tail" if "r" in end else names[-1]
@@ -330,9 +330,9 @@ def test_plans_for_matrix_units(
     if names[-1] == SUM and ranged:
         found = ["quantize_range", *found]
     with tuning.trial(EveryWork(kernel)):
-        assert _planned(own, made, end, ranged) == [*names[:-1], last, *found]
+        assert _planned(reused, made, end, ranged) == [*names[:-1], last, *found]
         monkeypatch.setenv(SWITCH, UNFUSED)
-        plain = _planned(own, made, end, ranged)
+        plain = _planned(reused, made, end, ranged)
     unscaled = names[:-1] if names[-1] == SUM else [n.replace("floats", "sums") for n in names]
     assert plain[: len(unscaled)] == unscaled
 
