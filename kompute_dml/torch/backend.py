@@ -59,8 +59,6 @@ class Mirror:
     """The copy of a parameter of the host on the device, as of one version."""
 
     def __init__(self, x: torch.Tensor) -> None:
-        self._of = weakref.ref(x)
-        self._host = memory.host_array(x)
         self._sample = _sample(x)
         self.version = x._version
         self.count = 0
@@ -68,9 +66,6 @@ class Mirror:
         copy = memory.upload(x)
         assert copy is not None
         self.tensor = copy
-
-    def is_of(self, x: torch.Tensor) -> bool:
-        return self._of() is x
 
     def refresh(self, x: torch.Tensor) -> None:
         """Upload again if PyTorch has counted a new version, or elements differ that are looked
@@ -93,22 +88,27 @@ def _sample(x: torch.Tensor) -> bytes:
 
 
 class Mirrors:
-    """Parameters of the host that are on the device, by identity."""
+    """Parameters of the host that are on the device, by their memory: ``Module.to`` refuses
+    tensors that have weak references."""
 
     def __init__(self) -> None:
-        self._by_id: dict[int, Mirror] = {}
+        self._by_place: dict[tuple[object, ...], Mirror] = {}
 
     def find(self, x: torch.Tensor) -> Mirror | None:
-        mirror = self._by_id.get(id(x))
-        return mirror if mirror is not None and mirror.is_of(x) else None
+        return self._by_place.get(_place(x))
 
     def take(self, x: torch.Tensor) -> Mirror:
         mirror = self.find(x)
         if mirror is None:
-            key = id(x)
-            mirror = self._by_id[key] = Mirror(x)
-            weakref.finalize(x, self._by_id.pop, key, None)
+            key = _place(x)
+            mirror = self._by_place[key] = Mirror(x)
+            weakref.finalize(x.untyped_storage(), self._by_place.pop, key, None)
         return mirror
+
+
+def _place(x: torch.Tensor) -> tuple[object, ...]:
+    """Equal for tensors of the same elements, as long as their storage lives."""
+    return id(x.untyped_storage()), x.storage_offset(), x.shape, x.stride(), x.dtype
 
 
 mirrors = Mirrors()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", minversion="2.10", reason="torch 2.10 is not installed")
 pytest.importorskip("kompute_dml.torch")
 from kompute_dml.torch import fallback  # noqa: E402
-from kompute_dml.torch.backend import statistics  # noqa: E402
+from kompute_dml.torch.backend import mirrors, statistics  # noqa: E402
 
 nn, functional = torch.nn, torch.nn.functional
 
@@ -171,6 +172,28 @@ def test_what_has_no_lowering_runs_alone(where: str, monkeypatch: pytest.MonkeyP
     assert loss.device.type == where
     for p, q in zip(models[0].parameters(), models[1].parameters()):
         torch.testing.assert_close(q.grad.cpu(), p.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_moves_after_it_was_compiled_for_the_host() -> None:
+    model, x = mlp(), torch.randn(4, 20)
+    compiled = torch.compile(model, backend="kompute_dml")
+    compiled(x).sum().backward()
+    expected = compiled(x).detach()
+    moved = model.to("kompute")
+    assert moved is model and model[0].weight.device.type == "kompute"
+    torch.testing.assert_close(model(x.to("kompute")).cpu(), expected)
+
+
+def test_parameters_of_freed_models_leave_the_device() -> None:
+    gc.collect()
+    before = len(mirrors._by_place)
+    model = mlp()
+    torch.compile(model, backend="kompute_dml")(torch.randn(4, 20))
+    assert len(mirrors._by_place) == before + len([*model.parameters()])
+    del model
+    torch._dynamo.reset()
+    gc.collect()
+    assert len(mirrors._by_place) == before
 
 
 def test_what_has_no_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
