@@ -153,15 +153,15 @@ def test_matrix_units_share_k_where_there_are_few_tiles() -> None:
 
 @pytest.mark.parametrize("last", [False, True])
 def test_neighbours_of_the_core_kernel_store_side_by_side(
-    last: bool, own: dml.Device, rng: np.random.Generator
+    last: bool, reused: dml.Device, rng: np.random.Generator
 ) -> None:
     x, w = (rng.integers(-4, 5, s).astype(np.float32) for s in ((2, 6, 7, 9), (20, 6, 3, 3)))
-    out = own.empty((2, 5, 7, 20)).transpose(0, 3, 1, 2) if last else own.empty((2, 20, 5, 7))
+    out = reused.empty((2, 5, 7, 20)).transpose(0, 3, 1, 2) if last else reused.empty((2, 20, 5, 7))
     with tuning.trial(EveryWork("core")):
-        expected = dml.convolution(own.tensor(x), own.tensor(w)).numpy()
-        own.compiled.clear()
-        y = dml.convolution(own.tensor(x), own.tensor(w), out=out).numpy()
-    (compiled,) = own.compiled.values()
+        expected = dml.convolution(reused.tensor(x), reused.tensor(w)).numpy()
+        reused.compiled.clear()
+        y = dml.convolution(reused.tensor(x), reused.tensor(w), out=out).numpy()
+    (compiled,) = reused.compiled.values()
     assert compiled.plan.execute[0].spec["OUTPUT_ALONG_ROWS"] == (not last)
     assert (y == expected).all()
 
@@ -227,40 +227,41 @@ def _depthwise(device: dml.Device, x: dml.Tensor, w: np.ndarray, bias: np.ndarra
 ])
 def test_depthwise_rows_compute_the_same(
     kernel: str, data_type: str, sizes: tuple[int, ...], taps: tuple[int, int], words: int,
-    window: dict[str, Any], own: dml.Device, rng: np.random.Generator,
+    window: dict[str, Any], reused: dml.Device, rng: np.random.Generator,
 ) -> None:
     channels = sizes[1]
     x, w = (rng.integers(-4, 5, s).astype(data_type) for s in (sizes, (channels, 1, *taps)))
     bias = rng.integers(-9, 9, channels).astype(data_type)
     activation = dml.ActivationReluOperatorDesc()
-    plain = _depthwise(own, own.tensor(x), w, **window)
-    ended = _depthwise(own, own.tensor(x), w, bias, fused_activation=activation, **window)
-    own.compiled.clear()
-    given, each = own.tensor(x), own.tensor(w)
+    plain = _depthwise(reused, reused.tensor(x), w, **window)
+    ended = _depthwise(reused, reused.tensor(x), w, bias, fused_activation=activation, **window)
+    reused.compiled.clear()
+    given, each = reused.tensor(x), reused.tensor(w)
     with tuning.trial(EveryWork(kernel)):
         first = dml.convolution(given, each, group_count=channels, **window).numpy()
-        second = dml.convolution(given, each, own.tensor(bias), group_count=channels,
+        second = dml.convolution(given, each, reused.tensor(bias), group_count=channels,
                                  fused_activation=activation, **window).numpy()
     assert (first == plain).all() and (second == ended).all()
-    for compiled in own.compiled.values():
+    for compiled in reused.compiled.values():
         (one,) = compiled.plan.execute
         assert one.variant.name == "convolution_depthwise_rows"
         assert (one.spec["ROWS"], one.spec["WORDS"]) == (int(kernel[4:]), words)
 
 
-def test_depthwise_rows_of_a_larger_tensor(own: dml.Device, rng: np.random.Generator) -> None:
+def test_depthwise_rows_of_a_larger_tensor(reused: dml.Device, rng: np.random.Generator) -> None:
     """Strides between rows, channels and batches, a batch that is repeated, and no byte is written
     outside of the output."""
-    x = own.tensor(rng.integers(-4, 5, (1, 3, 9, 24)).astype(np.float16))
+    x = reused.tensor(rng.integers(-4, 5, (1, 3, 9, 24)).astype(np.float16))
     given = x[:, :, :7, :16].broadcast_to((2, 3, 7, 16))
     w = rng.integers(-4, 5, (3, 1, 3, 3)).astype(np.float16)
     window: dict[str, Any] = dict(start_padding=1, end_padding=(1, 1))
-    expected = _depthwise(own, given, w, **window)
-    whole = own.tensor(np.full((2, 5, 9, 32), 7, np.float16))
-    own.compiled.clear()
+    expected = _depthwise(reused, given, w, **window)
+    whole = reused.tensor(np.full((2, 5, 9, 32), 7, np.float16))
+    reused.compiled.clear()
     with tuning.trial(EveryWork("rows4")):
-        dml.convolution(given, own.tensor(w), group_count=3, out=whole[:, :3, :7, :16], **window)
-    assert {n for c in own.compiled.values() for n in c.variants} == {"convolution_depthwise_rows"}
+        dml.convolution(given, reused.tensor(w), group_count=3, out=whole[:, :3, :7, :16], **window)
+    assert {n for c in reused.compiled.values() for n in c.variants} == {
+        "convolution_depthwise_rows"}
     y = whole.numpy()
     assert (y[:, :3, :7, :16] == expected).all()
     y[:, :3, :7, :16] = 7
@@ -273,25 +274,25 @@ def test_depthwise_rows_of_a_larger_tensor(own: dml.Device, rng: np.random.Gener
     ("last4x2", "float32", (1, 1)), ("last1x1", "float16", (1, 1)),  # several rows read early
 ])
 def test_depthwise_kernels_compute_the_same(
-    kernel: str, data_type: str, dilations: tuple[int, int], own: dml.Device,
+    kernel: str, data_type: str, dilations: tuple[int, int], reused: dml.Device,
     rng: np.random.Generator,
 ) -> None:
     n, c, h, width = 2, 20 if kernel == "last2x4" else 24, 11, 14
     x, w = (rng.integers(-4, 5, sizes).astype(data_type)
             for sizes in ((n, c, h, width), (c, 1, 3, 5)))
     window = dict(strides=(2, 1), dilations=dilations, start_padding=(1, 3), end_padding=(0, 5))
-    expected = _depthwise(own, own.tensor(x), w, **window)
-    given = own.tensor(x)
+    expected = _depthwise(reused, reused.tensor(x), w, **window)
+    given = reused.tensor(x)
     if kernel != "first":
-        given = own.tensor(np.ascontiguousarray(x.transpose(0, 2, 3, 1))).transpose(0, 3, 1, 2)
-    out = own.empty(expected.shape, data_type)
+        given = reused.tensor(np.ascontiguousarray(x.transpose(0, 2, 3, 1))).transpose(0, 3, 1, 2)
+    out = reused.empty(expected.shape, data_type)
     if kernel != "first":
         m = expected.shape
-        out = own.empty((m[0], m[2], m[3], m[1]), data_type).transpose(0, 3, 1, 2)
-    own.compiled.clear()
+        out = reused.empty((m[0], m[2], m[3], m[1]), data_type).transpose(0, 3, 1, 2)
+    reused.compiled.clear()
     with tuning.trial(EveryWork(kernel)):
-        y = dml.convolution(given, own.tensor(w), group_count=c, **window, out=out).numpy()
-    names = {n for each in own.compiled.values() for n in each.variants}
+        y = dml.convolution(given, reused.tensor(w), group_count=c, **window, out=out).numpy()
+    names = {n for each in reused.compiled.values() for n in each.variants}
     assert (y == expected).all() and names == {f"convolution_depthwise.{kernel}"}
 
 
@@ -302,7 +303,7 @@ def test_depthwise_kernels_compute_the_same(
     pytest.param("t8-1", "float16", True, marks=long_pipelines),
 ])
 def test_lines_of_channels_compute_the_same(
-    kernel: str, data_type: str, last: bool, own: dml.Device, rng: np.random.Generator
+    kernel: str, data_type: str, last: bool, reused: dml.Device, rng: np.random.Generator
 ) -> None:
     """Channels that do not fill a vector, groups, taps outside, strides, dilations, splits of K."""
     x, w = (rng.integers(-4, 5, sizes).astype(data_type)
@@ -311,20 +312,20 @@ def test_lines_of_channels_compute_the_same(
                   group_count=2, fused_activation=dml.ActivationReluOperatorDesc())
     bias = rng.integers(-9, 9, 140).astype(data_type)
     shader = "blocks" if kernel in ("t8-1", "t16-1") else "lines"
-    set_slow_barriers(own, shader == "blocks")
-    without_units(own)
+    set_slow_barriers(reused, shader == "blocks")
+    without_units(reused)
     with tuning.trial(EveryWork("core")):
-        expected = dml.convolution(own.tensor(x), own.tensor(w), own.tensor(bias),
+        expected = dml.convolution(reused.tensor(x), reused.tensor(w), reused.tensor(bias),
                                    **window).numpy()
-    given, out = own.tensor(x), own.empty(expected.shape, data_type)
+    given, out = reused.tensor(x), reused.empty(expected.shape, data_type)
     if last:
-        given = own.tensor(np.ascontiguousarray(x.transpose(0, 2, 3, 1))).transpose(0, 3, 1, 2)
+        given = reused.tensor(np.ascontiguousarray(x.transpose(0, 2, 3, 1))).transpose(0, 3, 1, 2)
         n, c, h, width = expected.shape
-        out = own.empty((n, h, width, c), data_type).transpose(0, 3, 1, 2)
-    own.compiled.clear()
+        out = reused.empty((n, h, width, c), data_type).transpose(0, 3, 1, 2)
+    reused.compiled.clear()
     with tuning.trial(EveryWork(kernel)):
-        y = dml.convolution(given, own.tensor(w), own.tensor(bias), **window, out=out).numpy()
-    names = {n for each in own.compiled.values() for n in each.variants}
+        y = dml.convolution(given, reused.tensor(w), reused.tensor(bias), **window, out=out).numpy()
+    names = {n for each in reused.compiled.values() for n in each.variants}
     assert (y == expected).all() and f"convolution_{shader}.{kernel[:-2]}" in names
 
 
@@ -332,37 +333,37 @@ def test_lines_of_channels_compute_the_same(
     "lines.t64", pytest.param("blocks.t8", marks=long_pipelines)])
 @pytest.mark.parametrize("data_type, channels", [("float16", 3), ("float32", 1)])
 def test_few_channels_share_vectors_with_their_neighbours(
-    kernel: str, data_type: str, channels: int, own: dml.Device, rng: np.random.Generator
+    kernel: str, data_type: str, channels: int, reused: dml.Device, rng: np.random.Generator
 ) -> None:
     x, w = (rng.integers(-4, 5, sizes).astype(data_type)
             for sizes in ((2, channels, 11, 14), (20, channels, 3, 7)))
     window = dict(strides=(1, 2), dilations=(2, 2), start_padding=(1, 5), end_padding=(2, 8))
     results = []
-    set_slow_barriers(own, kernel == "blocks.t8")
-    without_units(own)
+    set_slow_barriers(reused, kernel == "blocks.t8")
+    without_units(reused)
     for name in ("core", kernel.partition(".")[2] + "-1"):
-        own.compiled.clear()
+        reused.compiled.clear()
         with tuning.trial(EveryWork(name)):
-            results.append(dml.convolution(own.tensor(x), own.tensor(w), **window).numpy())
-    names = {n for each in own.compiled.values() for n in each.variants}
+            results.append(dml.convolution(reused.tensor(x), reused.tensor(w), **window).numpy())
+    names = {n for each in reused.compiled.values() for n in each.variants}
     assert (results[0] == results[1]).all() and f"convolution_{kernel}" in names
 
 
 @pytest.mark.parametrize("kernel", [
     "t64-1", "t64-2", pytest.param("t8-1", marks=long_pipelines)])
 def test_transposed_convolutions_store_channels_together(
-    kernel: str, own: dml.Device, rng: np.random.Generator
+    kernel: str, reused: dml.Device, rng: np.random.Generator
 ) -> None:
     x, w = (rng.integers(-4, 5, sizes).astype("float32")
             for sizes in ((2, 32, 5, 7), (32, 20, 4, 4)))
     window = dict(strides=(2, 2), start_padding=(1, 2), end_padding=(1, 0), direction=1)
-    set_slow_barriers(own, kernel == "t8-1")
+    set_slow_barriers(reused, kernel == "t8-1")
     results = []
     for name in ("core", kernel):
-        own.compiled.clear()
+        reused.compiled.clear()
         with tuning.trial(EveryWork(name)):
-            results.append(dml.convolution(own.tensor(x), own.tensor(w), **window).numpy())
-    names = {n for each in own.compiled.values() for n in each.variants}
+            results.append(dml.convolution(reused.tensor(x), reused.tensor(w), **window).numpy())
+    names = {n for each in reused.compiled.values() for n in each.variants}
     assert (results[0] == results[1]).all() and "activation_identity_tiles.b32" in names
 
 
@@ -375,15 +376,15 @@ VARIANTS = _WIDE_TILES | shaders_of((*depthwise.OF_FLOATS, *tiles.OF_LINES, *til
 @long_pipelines
 @pytest.mark.parametrize("kind", ["float32", "int8"])
 def test_wide_tiles_compute_the_same(
-    kind: str, own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    kind: str, reused: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, w = (rng.integers(-9, 9, sizes).astype(kind) for sizes in ((2, 5, 17, 13), (130, 5, 3, 3)))
     call = dml.convolution if kind == "float32" else dml.convolution_integer
-    device = dml.Device(own.adapter)
-    for each in (own, device):
+    device = dml.Device(reused.adapter)
+    for each in (reused, device):
         without_units(each)
     with tuning.trial(EveryWork("core")):
-        narrow = call(own.tensor(x), own.tensor(w), start_padding=1, end_padding=1).numpy()
+        narrow = call(reused.tensor(x), reused.tensor(w), start_padding=1, end_padding=1).numpy()
         monkeypatch.setattr(ends, "tile_of", lambda p, c: 128)
         y = call(device.tensor(x), device.tensor(w), start_padding=1, end_padding=1)
     names = {n for c in device.compiled.values() for n in c.variants}
