@@ -11,11 +11,19 @@ from typing import Any
 
 from ..desc import TensorDesc
 from ..dtypes import DataType, Scalar, saturate
-from ..layout import Ints, begin_with_vectors, coalesce, extent, memory_order, product
+from ..layout import (
+    Ints,
+    begin_with_vectors,
+    coalesce,
+    extent,
+    is_packed,
+    memory_order,
+    product,
+)
 from ..runtime.shader_library import Variant
 from ..runtime.traits import DeviceTraits
 from .builder import PlanBuilder
-from .copy import CopyView, copied
+from .copy import CopyView, copied, in_order_of_output
 from .plan import TEMPORARY, UNUSED, reads, writes
 
 _MANY = 1 << 16
@@ -161,6 +169,19 @@ def _walk(
     return sizes, walked
 
 
+def is_transposition(x: TensorDesc, y: TensorDesc, traits: DeviceTraits) -> bool:
+    """Whether ``x`` would be copied to the order of ``y``, which has no gaps, and is done then."""
+    sizes, steps, packed = in_order_of_output(y.sizes, x.strides, y.strides)
+    return (not traits.is_cpu and x.data_type is y.data_type and all(steps)
+            and is_packed(sizes, packed) and _is_across(x, sizes, steps))
+
+
+def _is_across(x: TensorDesc, sizes: Ints, steps: Ints) -> bool:
+    """Whether it is contiguous along another dimension than the last one, and not small."""
+    return (x.data_type.itemsize in (2, 4) and product(sizes) >= _MANY and steps[-1] > 1
+            and 1 in steps)
+
+
 def _in_order_of_output(sizes: Ints, walked: Sequence[_Walked]) -> Ints:
     """The fewest dimensions that walk all operands, in the order of the output's memory."""
     order = memory_order(walked[0].walk)
@@ -175,10 +196,7 @@ def _transpose(p: PlanBuilder, sizes: Ints, walked: Sequence[_Walked]) -> None:
     for w in walked[1:]:
         x_sizes = tuple(n if step else 1 for n, step in zip(sizes, w.walk))
         itemsize = w.desc.data_type.itemsize
-        if (
-            w.slot is None or itemsize not in (2, 4) or product(x_sizes) < _MANY
-            or walked[0].walk[-1] != 1 or w.walk[-1] < 2 or 1 not in w.walk
-        ):
+        if w.slot is None or walked[0].walk[-1] != 1 or not _is_across(w.desc, x_sizes, w.walk):
             continue
         x, y = w.desc.replace(sizes=x_sizes, strides=w.walk), TensorDesc(w.desc.data_type, x_sizes)
         begin = p.temporary(itemsize, y.element_count).offset

@@ -19,7 +19,13 @@ from ..errors import ValidationError, expect
 from ..layout import Ints
 from ..lowering.activation import fused_activation
 from ..lowering.builder import PlanBuilder
-from ..lowering.elementwise import elementwise_lowering, float_bits, parameters
+from ..lowering.copy import CopyView, copied
+from ..lowering.elementwise import (
+    elementwise_lowering,
+    float_bits,
+    is_transposition,
+    parameters,
+)
 from ..spec import FeatureLevel
 from .base import Check, Newer, OperatorDesc, operator
 
@@ -67,7 +73,11 @@ def row(
         scale_bias = getattr(desc, "scale_bias", None)
         values: dict[str, int] = {}
         push: dict[str, int | Sequence[int]] = {}
-        bits = on_bits or (name == "ELEMENT_WISE_IDENTITY" and scale_bias is None)
+        is_copy = name == "ELEMENT_WISE_IDENTITY" and scale_bias is None
+        if is_copy and is_transposition(inputs[0][1], result[1], p.device):
+            p.add(copied(p, result[1].sizes, *(CopyView.whole(*t) for t in (*inputs, result))))
+            return
+        bits = on_bits or is_copy
         types = [t.data_type.unsigned if bits else t.data_type for _, t in inputs]
         if not bits and (words := constants(desc, DataType.FLOAT32 if in_float else types[0])):
             push["attributes"] = words

@@ -432,6 +432,25 @@ def test_inputs_are_transposed_by_copies_on_gpus(gpu_like: dml.Device) -> None:
     assert variants(8, (8, 1), (1, 8), (8, 1)) == (add,)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("order", [(1, 0, 2), (2, 1, 0), (0, 2, 1)])
+def test_a_transposing_copy_is_one_dispatch_on_gpus(
+    gpu_like: dml.Device, dtype: str, order: tuple[int, int, int], rng: np.random.Generator
+) -> None:
+    """Also where the output is a part of a larger tensor, which the identity writes by rows."""
+    x = rng.integers(-99, 99, (40, 48, 56)).astype(dtype)
+    tensor, expected = gpu_like.tensor(x).transpose(*order), x.transpose(order)
+    whole = gpu_like.empty(expected.shape, dtype)
+    part = gpu_like.tensor(np.zeros((*expected.shape[:2], 64), dtype))
+    for y, most in ((whole, 1), (part[..., : expected.shape[2]], 2)):
+        operator = gpu_like.create_operator(dml.ElementWiseIdentityOperatorDesc(
+            input_tensor=tensor.desc, output_tensor=y.desc))
+        assert len(gpu_like.compile_operator(operator).variants) <= most
+        dml.identity(tensor, out=y)
+        np.testing.assert_array_equal(y.numpy(), expected)
+    assert (part.numpy()[..., expected.shape[2]:] == 0).all()
+
+
 @pytest.mark.parametrize("zero_point", [np.int8([3]), np.uint8([131])])
 def test_quantization_rounds_quotients_as_float32_does(
     device: dml.Device, rng: np.random.Generator, zero_point: np.ndarray
