@@ -156,8 +156,8 @@ class Builder(Planner):
             self._hold(storage, x, allocation)
         return [replace(a, host=x) for a, x in zip(arrays, values)]
 
-    @staticmethod
-    def _hold(storage: Storage, values: np.ndarray, allocation: Allocation) -> None:
+    def _hold(self, storage: Storage, values: np.ndarray, allocation: Allocation) -> None:
+        self._own.add(allocation)
         storage.constant, storage.allocation = True, allocation
         if values.nbytes <= FEW:
             # A copy: ONNX Runtime frees its own memory once a session is made.

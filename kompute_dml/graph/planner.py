@@ -113,6 +113,8 @@ class Planner:
         self._compiled_before: dict[Any, CompiledOperator] = {}
         self._preparing = Preparations()
         """Constants to prepare once all operators are compiled."""
+        self._own: set[Allocation] = set()
+        """Constants of this plan only, and what is prepared of them, which no other plan reads."""
         self._preparers: list[CompiledOperator] = []
         """The operators that do so."""
 
@@ -249,9 +251,14 @@ class Planner:
     ) -> None:
         """Note constants to prepare once all operators are compiled, by which operator, and what
         records that."""
+        if self._is_own(prepared) and prepared.result is not None:
+            self._own.add(prepared.result)
         self._preparing.append(prepared)
         self._preparing.pending.append(record)
         self._preparers.append(compiled)
+
+    def _is_own(self, prepared: Prepared) -> bool:
+        return any(p is not None and p.allocation in self._own for p in prepared.places)
 
     def _prepare(self) -> None:
         """Let threads compile what prepares constants."""
@@ -259,7 +266,8 @@ class Planner:
         for compiled in self._preparers:
             self.shaders.update(compiled.pipelines(once=True))
         for prepared in self._preparing:
-            self._prepared.append(prepared)
+            if not self._is_own(prepared):
+                self._prepared.append(prepared)
         self._prepared.pending += self._preparing.pending
         self._preparing, self._preparers = Preparations(), []
         if self._records:
