@@ -107,6 +107,16 @@ def test_what_spills_on_a_class_comes_last_there(
             assert choose(kernels, _Problem(), PlanBuilder(target, p.desc)).name == taken
 
 
+def test_an_operator_takes_the_first_variant_that_is_not_crowded(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measured, "crowded", lambda kind: {
+        DeviceClass.INTEL: {"p4"}, DeviceClass.MOBILE: {"p4", "p2"}}.get(kind, set()))
+    assert measured.roomy(DeviceClass.AMD_RDNA, ["p4", "p2"]) == "p4"
+    assert measured.roomy(DeviceClass.INTEL, ["p4", "p2"]) == "p2"
+    assert measured.roomy(DeviceClass.MOBILE, ["p4", "p2"]) == "p2"  # there is no other one
+
+
 def test_crowded_variants_are_kept_by_class(tmp_path: Path) -> None:
     path = tmp_path / "table.json"
     measured.keep_crowded(path, DeviceClass.INTEL, {"b", "a"})
