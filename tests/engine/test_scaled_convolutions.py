@@ -12,7 +12,6 @@ import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.operators.convolution import depthwise, tiles
 from plans import checked, without_pipelines
-from switches import long_pipelines
 from test_convolution import EveryWork, _matrix_units, set_traits
 
 SWITCH = "KOMPUTE_DML_DISABLE_PASSES"
@@ -111,7 +110,7 @@ class _Layer:
         return variants
 
 
-ENDS = ["", "p", "pb", "pbg", "pbr", pytest.param("pbgr", marks=long_pipelines)]
+ENDS = ["", "p", "pb", "pbg", "pbr", "pbgr"]
 
 
 @pytest.mark.parametrize("end", ENDS)
