@@ -13,9 +13,9 @@ pytest.importorskip("kompute_dml.torch")
 
 from opinfo import FORWARD, GRADIENT, cases, outcomes  # noqa: E402
 
-NAMES = ("add", "cumsum", "index_put", "linalg_inv", "masked_fill", "nn_functional_avg_pool2d",
-         "nn_functional_embedding", "scatter_reduce_mean", "signbit", "sort",
-         "special_bessel_y1")
+NAMES = ("__getitem__", "add", "cumsum", "index_put", "linalg_inv", "masked_fill",
+         "nn_functional_avg_pool2d", "nn_functional_embedding", "nn_functional_hardshrink",
+         "scatter_reduce_mean", "signbit", "sort", "special_bessel_y1")
 OTHERS = (("sort", "bool"), ("pow", "int64"), ("__rpow__", "int64"),
           ("bitwise_left_shift", "int64"), ("bitwise_right_shift", "int64"), ("topk", "int64"),
           ("div_trunc_rounding", "int64"), ("addcdiv", "float16"), ("expm1", "float16"),

@@ -524,6 +524,11 @@ def leaky_relu(x: Value, negative_slope: float = 0.01) -> Value:
     return where(greater(x, 0), x, multiply(x, negative_slope))
 
 
+@lowers("hardshrink_backward", "softshrink_backward")
+def shrink_backward(g: Value, x: Value, lambd: float) -> Value:
+    return where(call("le.Scalar", call("abs", x), lambd), 0, g)
+
+
 @lowers("silu")
 def silu(x: Value) -> Value:
     return multiply(x, call("sigmoid", x))

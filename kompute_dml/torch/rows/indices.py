@@ -117,6 +117,12 @@ def wrapped(indices: Value, size: int) -> Value:
     return call("where.self", call("lt.Scalar", i, 0), call("add.Tensor", i, size), i)
 
 
+@lowers("_index_put_impl")
+def index_put_impl(x: Value, indices: Sequence[Value | None], values: Value,
+                   accumulate: bool = False, unsafe: bool = False) -> Value:
+    return index_put(x, indices, values, accumulate)
+
+
 @lowers("index_put", "_unsafe_index_put")
 def index_put(x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
               ) -> Value:
