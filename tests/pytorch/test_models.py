@@ -45,8 +45,7 @@ def losses(name: str, device: str, compiled: bool) -> list[float]:
 on_cpu = functools.cache(functools.partial(losses, device="cpu", compiled=False))
 
 
-@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "eager"])
-@pytest.mark.parametrize("name", ["mlp"])
+@pytest.mark.parametrize("name, compiled", [("mlp", True), ("mlp", False), ("lstm", False)])
 def test_ten_steps(name: str, compiled: bool) -> None:
     """``bench --suite torch`` checks the other networks, which lavapipe compiles for minutes."""
     before = statistics.plans, statistics.fallbacks
