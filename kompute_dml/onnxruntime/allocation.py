@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import DmlError
 from . import capi, identity
-from .capi import api, callback, ffi, guarded
+from .capi import CData, api, callback, ffi, guarded
 from .memory import FIRST, DeviceMemory, adapter_of
 
 _DEFAULT, _DEVICE_ALLOCATOR = 0, 0
@@ -22,7 +22,7 @@ _FIXED_SIZE = (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16)
 """Element types that copies support: all except strings, complex types and types below a byte."""
 
 
-def _address(pointer: Any) -> int:
+def _address(pointer: CData) -> int:
     return int(ffi.cast("uintptr_t", pointer))
 
 
@@ -77,7 +77,7 @@ def holds(address: int) -> bool:
     return address >= FIRST and memories[adapter_of(address)].bytes.holds(address)
 
 
-def _adapter(device: Any) -> int | None:
+def _adapter(device: CData) -> int | None:
     """The adapter of ONNX Runtime's memory device; None if it is not ours."""
     ort = api()
     if ort.MemoryDevice_GetDeviceType(device) != _GPU or (
@@ -102,7 +102,7 @@ class Allocator:
         })
 
 
-def create_allocator(info: Any) -> Any:
+def create_allocator(info: CData) -> Any:
     """The allocator of the memory that ``info`` describes; null for host memory."""
     number = None if info == ffi.NULL else _adapter(api().MemoryInfo_GetMemoryDevice(info))
     if number is None:
@@ -111,19 +111,19 @@ def create_allocator(info: Any) -> Any:
 
 
 @callback("void *(Allocator *, size_t)")
-def _alloc(this: Any, nbytes: int) -> Any:
+def _alloc(this: CData, nbytes: int) -> Any:
     address = ffi.from_handle(this.self).memory.bytes.allocate(nbytes)
     return ffi.cast("void *", address)
 
 
 @callback("void(Allocator *, void *)")
-def _free(this: Any, pointer: Any) -> None:
+def _free(this: CData, pointer: CData) -> None:
     if pointer != ffi.NULL:
         ffi.from_handle(this.self).memory.bytes.free(_address(pointer))
 
 
 @callback("const void *(const Allocator *)")
-def _info(this: Any) -> Any:
+def _info(this: CData) -> Any:
     return ffi.from_handle(this.self).memory.info
 
 
@@ -141,12 +141,12 @@ class ProviderTransfer:
 
 
 @callback("void(Transfer *)")
-def _release_transfer(this: Any) -> None:
+def _release_transfer(this: CData) -> None:
     capi.let_go(this)
 
 
 @callback("bool(const Transfer *, const void *, const void *)")
-def _can_copy(this: Any, source: Any, target: Any) -> bool:
+def _can_copy(this: CData, source: CData, target: CData) -> bool:
     """Whether both are the host or devices of ours."""
     first, second = _adapter(source), _adapter(target)
     if first is not None:
@@ -188,12 +188,12 @@ def end_run() -> None:
 
 
 @guarded("(Transfer *, void **, void **, void **, size_t)")
-def _copy_tensors(this: Any, sources: Any, targets: Any, streams: Any, count: int) -> None:
+def _copy_tensors(this: CData, sources: CData, targets: CData, streams: CData, count: int) -> None:
     for i in range(count):
         _copy(sources[i], targets[i], stays=_runs.count > 0)
 
 
-def _copy(source: Any, target: Any, *, stays: bool = False) -> None:
+def _copy(source: CData, target: CData, *, stays: bool = False) -> None:
     """Copy a tensor. ``stays``: it does not change until the current run ends."""
     ort = api()
     nbytes = ort.nbytes(source)
@@ -225,7 +225,7 @@ def host(address: int, nbytes: int) -> np.ndarray:
 
 
 @guarded("(CopyKernel *, void *)")
-def _compute_copy(this: Any, context: Any) -> None:
+def _compute_copy(this: CData, context: CData) -> None:
     ort = api()
     source, target = ffi.new("void **"), ffi.new("void **")
     ort.check(ort.KernelContext_GetInput(context, 0, source))
@@ -235,7 +235,7 @@ def _compute_copy(this: Any, context: Any) -> None:
 
 
 @callback("void(CopyKernel *)")
-def _release_copy(this: Any) -> None:
+def _release_copy(this: CData) -> None:
     pass  # there is only one
 
 
@@ -244,11 +244,11 @@ _copy_kernel = ffi.new("CopyKernel *", {
 
 
 @guarded("(void *, const void *, CopyKernel **)")
-def _create_copy(state: Any, info: Any, out: Any) -> None:
+def _create_copy(state: CData, info: CData, out: CData) -> None:
     out[0] = _copy_kernel
 
 
-def copy_kernels(provider: Any) -> Any:
+def copy_kernels(provider: CData) -> Any:
     """A registry of the copies to and from the host, for the provider of this name (a char[])."""
     ort = api()
     registry = ort.get(ort.CreateKernelRegistry, "void *")

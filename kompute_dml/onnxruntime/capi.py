@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import cffi
 import numpy as np
@@ -29,6 +29,8 @@ _FOUR_BITS = {21: DataType.UINT4, 22: DataType.INT4}
 """Data types by TensorProto.DataType."""
 
 ffi = cffi.FFI()
+CData: TypeAlias = "cffi.FFI.CData"
+"""A value of C: a pointer, a structure or an array."""
 ffi.cdef(
     """
 typedef struct OrtStatus OrtStatus;
@@ -292,7 +294,7 @@ class _Outs(threading.local):
 class Api:
     """ONNX Runtime's functions by name."""
 
-    def __init__(self, base: Any) -> None:
+    def __init__(self, base: CData) -> None:
         """Raises UnsupportedError when this ONNX Runtime is too old."""
         self.base = base
         table = base.GetApi(API_VERSION)
@@ -317,7 +319,7 @@ class Api:
             self._bind(self.GetEpApi(), _PROFILING)
 
     def _bind(
-        self, table: Any, functions: dict[str, tuple[int, str]], prefix: str = ""
+        self, table: CData, functions: dict[str, tuple[int, str]], prefix: str = ""
     ) -> None:
         slots = ffi.cast("void *const *", table)
         for name, (position, signature) in functions.items():
@@ -326,14 +328,14 @@ class Api:
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)
 
-    def check(self, status: Any) -> None:
+    def check(self, status: CData) -> None:
         """Raise the error of a status, if it is one."""
         if status != ffi.NULL:
             message = ffi.string(self.GetErrorMessage(status)).decode(errors="replace")
             self.ReleaseStatus(status)
             raise DmlError(f"ONNX Runtime: {message}")
 
-    def get(self, function: Callable[..., Any], kind: str, *arguments: Any) -> Any:
+    def get(self, function: Callable[..., Any], kind: str, *arguments: object) -> Any:
         """Call a function and return what it writes through its last argument."""
         kinds = self._outs.kinds
         out = kinds.get(kind) or kinds.setdefault(kind, ffi.new(kind + " *"))
@@ -341,10 +343,10 @@ class Api:
             self.check(status)
         return out[0]
 
-    def text(self, function: Callable[..., Any], of: Any) -> str:
+    def text(self, function: Callable[..., Any], of: CData) -> str:
         return ffi.string(self.get(function, "const char *", of)).decode()
 
-    def items(self, what: str, of: Any) -> list[Any]:
+    def items(self, what: str, of: CData) -> list[Any]:
         """A list that ONNX Runtime owns, such as ``Graph_Nodes``."""
         count_of, fill = self._lists[what]
         if not (count := self.get(count_of, "size_t", of)):
@@ -354,7 +356,7 @@ class Api:
             self.check(status)
         return ffi.unpack(handles, count)
 
-    def sizes(self, value: Any) -> list[int]:
+    def sizes(self, value: CData) -> list[int]:
         """The sizes of a tensor."""
         out = self._outs
         self.check(
@@ -363,12 +365,12 @@ class Api:
         rank = out.rank[0]
         return ffi.unpack(out.shape[0], rank) if rank else []
 
-    def typed(self, value: Any) -> tuple[list[int], np.dtype[Any] | None]:
+    def typed(self, value: CData) -> tuple[list[int], np.dtype[Any] | None]:
         """Sizes and data type. None for types that NumPy lacks."""
         sizes = self.sizes(value)
         return sizes, DTYPES.get(self._outs.kind[0])
 
-    def described(self, value: Any) -> tuple[list[int], np.dtype[Any]]:
+    def described(self, value: CData) -> tuple[list[int], np.dtype[Any]]:
         """Sizes and data type. Raises UnsupportedError for types that NumPy lacks."""
         sizes, dtype = self.typed(value)
         if dtype is None:
@@ -376,11 +378,11 @@ class Api:
             raise UnsupportedError(f"tensors of ONNX type {kind} have no NumPy counterpart")
         return sizes, dtype
 
-    def tensor(self, value: Any) -> np.ndarray:
+    def tensor(self, value: CData) -> np.ndarray:
         """An OrtValue's elements, without a copy. Raises UnsupportedError for unknown types."""
         return self.memory(value, *self.described(value))
 
-    def four_bits(self, value: Any) -> np.ndarray | None:
+    def four_bits(self, value: CData) -> np.ndarray | None:
         """A tensor's 4-bit integers, one to a byte. None for other types."""
         sizes, data_type = self.sizes(value), _FOUR_BITS.get(self._outs.kind[0])
         if data_type is None:
@@ -392,19 +394,19 @@ class Api:
         except UnsupportedError:  # without ml_dtypes
             return None
 
-    def address(self, value: Any) -> int:
+    def address(self, value: CData) -> int:
         """The address of a tensor's elements."""
         out = self._outs.pointer
         self.check(self.GetTensorMutableData(value, out))
         return int(ffi.cast("uintptr_t", out[0]))
 
-    def nbytes(self, value: Any) -> int:
+    def nbytes(self, value: CData) -> int:
         """The bytes of a tensor's elements."""
         out = self._outs.nbytes
         self.check(self.GetTensorSizeInBytes(value, out))
         return int(out[0])
 
-    def memory(self, value: Any, sizes: Any, dtype: np.dtype[Any]) -> np.ndarray:
+    def memory(self, value: CData, sizes: Sequence[int], dtype: np.dtype[np.generic]) -> np.ndarray:
         """The memory of an OrtValue as an array of known sizes and type."""
         count = 1
         for n in sizes:
@@ -416,19 +418,19 @@ class Api:
         raw = ffi.buffer(out[0], count * dtype.itemsize)
         return np.frombuffer(raw, dtype).reshape(sizes)
 
-    def input(self, context: Any, index: int) -> Any:
+    def input(self, context: CData, index: int) -> Any:
         """An input of the node that is being computed: an OrtValue."""
         out = self._outs.pointer
         self.check(self.KernelContext_GetInput(context, index, out))
         return out[0]
 
-    def output(self, context: Any, index: int, sizes: Sequence[int]) -> Any:
+    def output(self, context: CData, index: int, sizes: Sequence[int]) -> Any:
         """An output of the node that is being computed: an OrtValue."""
         out = self._outs.pointer
         self.check(self.KernelContext_GetOutput(context, index, sizes, len(sizes), out))
         return out[0]
 
-    def options(self, session_options: Any) -> dict[str, str]:
+    def options(self, session_options: CData) -> dict[str, str]:
         """The configuration entries of a session."""
         pairs = self.get(self.GetSessionOptionsConfigEntries, "void *", session_options)
         try:
@@ -475,7 +477,7 @@ def api() -> Api:
     return _api
 
 
-def connect(base: Any) -> Any:
+def connect(base: CData) -> Any:
     """Read ONNX Runtime's tables. Returns an OrtStatus, which is null without an error."""
     global _api
     try:
@@ -505,7 +507,7 @@ alive: dict[int, Any] = {}
 """Owners of tables, by the address of the table."""
 
 
-def _place(pointer: Any) -> int:
+def _place(pointer: CData) -> int:
     return int(ffi.cast("intptr_t", pointer))
 
 
@@ -515,7 +517,7 @@ def keep(owner: Any) -> Any:
     return owner.table
 
 
-def let_go(table: Any) -> Any:
+def let_go(table: CData) -> Any:
     """Release a table. Returns its owner, or None."""
     owner = alive.pop(_place(table), None)
     if owner is not None:
@@ -535,7 +537,7 @@ def guarded(signature: str) -> Callable[[Callable[..., None]], Any]:
 
     def decorate(function: Callable[..., None]) -> Any:
         @functools.wraps(function)
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: object) -> Any:
             try:
                 function(*arguments)
             except BaseException as error:

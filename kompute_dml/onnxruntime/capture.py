@@ -10,11 +10,11 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import ValidationError
 from . import allocation
-from .capi import callback, ffi, guarded
+from .capi import CData, callback, ffi, guarded
 
 if TYPE_CHECKING:
     from ..graph.recorded import RecordedPlan
@@ -141,30 +141,30 @@ class Capture:
 # Callbacks
 
 
-def _capture(ep: Any) -> Capture | None:
+def _capture(ep: CData) -> Capture | None:
     capture: Capture | None = ffi.from_handle(ep.self).capture
     return capture
 
 
 @callback("bool(const Ep *)")
-def is_enabled(this: Any) -> bool:
+def is_enabled(this: CData) -> bool:
     return _capture(this) is not None
 
 
 @callback("bool(const Ep *, int)")
-def is_captured(this: Any, number: int) -> bool:
+def is_captured(this: CData, number: int) -> bool:
     capture = _capture(this)
     return capture is not None and capture.has(number)
 
 
 @guarded("(Ep *, int)")
-def replay(this: Any, number: int) -> None:
+def replay(this: CData, number: int) -> None:
     capture = _capture(this)
     assert capture is not None  # ONNX Runtime asked
     capture.replay(number)
 
 
 @guarded("(Ep *, int)")
-def release(this: Any, number: int) -> None:
+def release(this: CData, number: int) -> None:
     if (capture := _capture(this)) is not None:
         capture.release(number)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import UnsupportedError, ValidationError
 from ..onnx.graph import DTYPES, OnnxGraph, OnnxNode, OnnxValue
-from .capi import Api, ffi
+from .capi import Api, CData, ffi
 from .replaced import Replaced
 
 _USUAL_BYTES = 1024
@@ -24,7 +24,7 @@ _INT, _INTS, _FLOAT, _FLOATS, _STRING, _STRINGS, _GRAPH, _TENSOR = range(1, 9)
 class GraphReader:
     """Reads one OrtGraph. ``handles`` maps nodes back to ONNX Runtime's."""
 
-    def __init__(self, api: Api, graph: Any, replaced: Replaced,
+    def __init__(self, api: Api, graph: CData, replaced: Replaced,
                  whole: GraphReader | None = None) -> None:
         """``replaced`` are values of initializers other than the model's. ``whole`` has read a
         graph that this one is a part of."""
@@ -58,7 +58,7 @@ class GraphReader:
                     tuple(v.name for v in self.graph.outputs))
         """Equal for the same graph of the model, whatever its nodes have become."""
 
-    def _node(self, handle: Any) -> OnnxNode:
+    def _node(self, handle: CData) -> OnnxNode:
         api = self._api
         number = api.get(api.Node_GetId, "size_t", handle)
         node = self._known_nodes.get(number)
@@ -72,7 +72,7 @@ class GraphReader:
         self.handles[node] = handle
         return node
 
-    def _new_node(self, handle: Any) -> OnnxNode:
+    def _new_node(self, handle: CData) -> OnnxNode:
         api = self._api
         # Values that a nested graph reads from outside count as inputs.
         captured = [self._value(v) for v in api.items("Node_ImplicitInputs", handle)]
@@ -88,12 +88,12 @@ class GraphReader:
             name=api.text(api.Node_GetName, handle),
         )
 
-    def _value(self, handle: Any) -> OnnxValue | None:
+    def _value(self, handle: CData) -> OnnxValue | None:
         if handle not in self._known:
             self._known[handle] = self._new_value(handle) if handle else None
         return self._known[handle]
 
-    def _new_value(self, handle: Any) -> OnnxValue | None:
+    def _new_value(self, handle: CData) -> OnnxValue | None:
         api = self._api
         name = api.text(api.GetValueInfoName, handle)
         if not name:
@@ -110,7 +110,7 @@ class GraphReader:
                 value.dtype, value.shape = self._type(handle)
         return value
 
-    def _read_constant(self, value: OnnxValue, handle: Any) -> bool:
+    def _read_constant(self, value: OnnxValue, handle: CData) -> bool:
         """Read a constant. Returns whether NumPy has its type: 4-bit integers get a byte each."""
         api = self._api
         ort_value = self._replaced.values.get(value.name) or api.get(
@@ -118,7 +118,7 @@ class GraphReader:
         value.constant = None
         return bool(ort_value) and self._take(value, ort_value)
 
-    def _take(self, value: OnnxValue, ort_value: Any) -> bool:
+    def _take(self, value: OnnxValue, ort_value: CData) -> bool:
         """Take a constant from an OrtValue. Returns whether NumPy has its type."""
         sizes, dtype = self._api.typed(ort_value)
         if dtype is None:
@@ -138,7 +138,7 @@ class GraphReader:
                     f"{list(value.shape or ())} as in the model, but got {dtype} of {sizes}")
             self._take(value, ort_value)
 
-    def _type(self, handle: Any) -> tuple[np.dtype[Any] | None, tuple[int | None, ...] | None]:
+    def _type(self, handle: CData) -> tuple[np.dtype[Any] | None, tuple[int | None, ...] | None]:
         api = self._api
         info = api.get(api.GetValueInfoTypeInfo, "const void *", handle)
         if not info:
@@ -155,7 +155,7 @@ class GraphReader:
             api.check(status)
         return dtype, tuple([n if n >= 0 else None for n in ffi.unpack(sizes, rank)])
 
-    def _attribute(self, handle: Any) -> tuple[str, Any]:
+    def _attribute(self, handle: CData) -> tuple[str, Any]:
         api = self._api
         name = api.text(api.OpAttr_GetName, handle)
         kind = api.get(api.OpAttr_GetType, "int", handle)
@@ -174,7 +174,7 @@ class GraphReader:
             return name, None  # no row reads graphs, so only their names are kept
         return name, values[0] if kind in (_INT, _FLOAT) else values
 
-    def _tensor(self, handle: Any) -> np.ndarray | None:
+    def _tensor(self, handle: CData) -> np.ndarray | None:
         api = self._api
         value = api.get(api.OpAttr_GetTensorAttributeAsOrtValue, "void *", handle)
         try:
@@ -184,7 +184,7 @@ class GraphReader:
         finally:
             api.ReleaseValue(value)
 
-    def _read(self, handle: Any, kind: int, element: str) -> Any:
+    def _read(self, handle: CData, kind: int, element: str) -> Any:
         api, data, needed = self._api, self._data, self._needed
         needed[0] = 0
         if status := api.ReadOpAttr(handle, kind, data, _USUAL_BYTES, needed):

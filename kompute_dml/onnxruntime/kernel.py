@@ -16,7 +16,7 @@ from ..layout import Ints, product
 from ..onnx.fusion import fuse
 from ..onnx.region import MAX_PLANS, Constants, Region
 from . import allocation, capi
-from .capi import api, callback, ffi, guarded
+from .capi import CData, api, callback, ffi, guarded
 from .graph import GraphReader
 from .host import HostRegion
 from .trace import now
@@ -90,7 +90,7 @@ class RegionKernel:
             "ReleaseState": _release_state, "self": self.handle,
         })
 
-    def compute(self, context: Any) -> None:
+    def compute(self, context: CData) -> None:
         ort, capture = api(), self._provider.capture
         if capture is not None:
             capture.check()
@@ -296,15 +296,15 @@ def _on_host(x: Bound) -> np.ndarray:
 
 
 @guarded("(Kernel *, void *, void **)")
-def _create_state(this: Any, context: Any, out: Any) -> None:
+def _create_state(this: CData, context: CData, out: CData) -> None:
     out[0] = this
 
 
 @guarded("(Kernel *, void *, void *)")
-def _compute(this: Any, state: Any, context: Any) -> None:
+def _compute(this: CData, state: CData, context: CData) -> None:
     ffi.from_handle(this.self).compute(context)
 
 
 @callback("void(Kernel *, void *)")
-def _release_state(this: Any, state: Any) -> None:
+def _release_state(this: CData, state: CData) -> None:
     pass

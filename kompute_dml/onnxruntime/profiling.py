@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from . import capi
-from .capi import api, callback, ffi, guarded
+from .capi import CData, api, callback, ffi, guarded
 from .trace import Trace, now
 
 _KERNEL, _API = 2, 3
@@ -29,29 +27,29 @@ class Profiler:
 
 
 @callback("void(Profiler *)")
-def _release(this: Any) -> None:
+def _release(this: CData) -> None:
     capi.let_go(this)
 
 
 @guarded("(Profiler *, int64_t)")
-def _start(this: Any, since_ns: int) -> None:
+def _start(this: CData, since_ns: int) -> None:
     profiler = ffi.from_handle(this.self)
     profiler.origin = now() - since_ns
     profiler.trace = Trace(None)
 
 
 @guarded("(Profiler *, uint64_t)")
-def _start_event(this: Any, number: int) -> None:
+def _start_event(this: CData, number: int) -> None:
     pass
 
 
 @guarded("(Profiler *, uint64_t, const void *)")
-def _stop_event(this: Any, number: int, event: Any) -> None:
+def _stop_event(this: CData, number: int, event: CData) -> None:
     pass
 
 
 @guarded("(Profiler *, void *)")
-def _end(this: Any, container: Any) -> None:
+def _end(this: CData, container: CData) -> None:
     profiler, ort = ffi.from_handle(this.self), api()
     trace, profiler.trace = profiler.trace, None
     for event in trace.take() if trace else ():

@@ -32,7 +32,7 @@ from ..onnx.rows import TABLE
 from ..runtime.adapters import choose, list_devices
 from ..spec import FeatureLevel
 from . import allocation, capi, capture, identity
-from .capi import alive, api, callback, ffi, guarded, keep, let_go
+from .capi import CData, alive, api, callback, ffi, guarded, keep, let_go
 from .graph import GraphReader
 from .kernel import RegionKernel
 from .profiling import Profiler
@@ -390,47 +390,47 @@ def _listed(labels: set[str]) -> str:
 # Callbacks
 
 
-def _owner(table: Any) -> Any:
+def _owner(table: CData) -> Any:
     return ffi.from_handle(table.self)
 
 
 @callback("const char *(const Factory *)")
-def _factory_name(this: Any) -> Any:
+def _factory_name(this: CData) -> Any:
     return _names[identity.current()]
 
 
 @callback("const char *(const Factory *)")
-def _factory_vendor(this: Any) -> Any:
+def _factory_vendor(this: CData) -> Any:
     return _vendor
 
 
 @callback("const char *(const Factory *)")
-def _factory_version(this: Any) -> Any:
+def _factory_version(this: CData) -> Any:
     return _version
 
 
 @callback("uint32_t(const Factory *)")
-def _factory_vendor_id(this: Any) -> int:
+def _factory_vendor_id(this: CData) -> int:
     return identity.current().vendor
 
 
 @callback("bool(const Factory *)")
-def _is_stream_aware(this: Any) -> bool:
+def _is_stream_aware(this: CData) -> bool:
     return False
 
 
 @guarded("(Factory *, const void *, const void *, void **)")
-def _create_allocator(this: Any, memory: Any, options: Any, out: Any) -> None:
+def _create_allocator(this: CData, memory: CData, options: CData, out: CData) -> None:
     out[0] = allocation.create_allocator(memory)
 
 
 @callback("void(Factory *, void *)")
-def _release_allocator(this: Any, allocator: Any) -> None:
+def _release_allocator(this: CData, allocator: CData) -> None:
     let_go(allocator)
 
 
 @guarded("(Factory *, void **)")
-def _create_data_transfer(this: Any, out: Any) -> None:
+def _create_data_transfer(this: CData, out: CData) -> None:
     out[0] = keep(allocation.ProviderTransfer())
 
 
@@ -439,7 +439,7 @@ _GPU = 1
 
 @guarded("(Factory *, const void *const *, size_t, void **, size_t, size_t *)")
 def _get_supported_devices(
-    this: Any, hardware: Any, count: int, out: Any, room: int, devices: Any
+    this: CData, hardware: CData, count: int, out: CData, room: int, devices: CData
 ) -> None:
     """A provider device per Vulkan adapter.
 
@@ -467,7 +467,8 @@ def _get_supported_devices(
 @guarded("(Factory *, const void *const *, const void *const *, size_t, const void *, "
          "const void *, void **)")
 def _create_ep(
-    this: Any, hardware: Any, about: Any, count: int, session_options: Any, logger: Any, out: Any
+    this: CData, hardware: CData, about: CData, count: int, session_options: CData, logger: CData,
+    out: CData,
 ) -> None:
     if count > 1:
         raise ValidationError(
@@ -488,7 +489,7 @@ def _create_ep(
 
 
 @callback("void(Factory *, void *)")
-def _release_ep(this: Any, ep: Any) -> None:
+def _release_ep(this: CData, ep: CData) -> None:
     provider = let_go(ep)
     if provider is not None:
         _save(provider)
@@ -503,31 +504,31 @@ def _save(provider: Provider) -> None:
 
 
 @guarded("(const Ep *, const void **)")
-def _get_default_memory_device(this: Any, out: Any) -> None:
+def _get_default_memory_device(this: CData, out: CData) -> None:
     if not _owner(this).options.on_device:
         out[0] = allocation.host_device()
 
 
 @guarded("(Ep *, void **)")
-def _create_profiler(this: Any, out: Any) -> None:
+def _create_profiler(this: CData, out: CData) -> None:
     if api().profiles:
         profiler = _owner(this).profiler = Profiler()
         out[0] = keep(profiler)
 
 
 @guarded("(Ep *, const void **)")
-def _get_kernel_registry(this: Any, out: Any) -> None:
+def _get_kernel_registry(this: CData, out: CData) -> None:
     factory = next(owner for owner in alive.values() if isinstance(owner, Factory))
     out[0] = factory.copies()
 
 
 @callback("const char *(const Ep *)")
-def _ep_name(this: Any) -> Any:
+def _ep_name(this: CData) -> Any:
     return _names[identity.current()]
 
 
 @guarded("(Ep *, const void *, void *)")
-def _get_capability(this: Any, graph: Any, support: Any) -> None:
+def _get_capability(this: CData, graph: CData, support: CData) -> None:
     ort, provider = api(), _owner(this)
     try:
         with uncollected():
@@ -547,7 +548,7 @@ def _get_capability(this: Any, graph: Any, support: Any) -> None:
 
 @guarded("(Ep *, const void **, const void **, size_t, void **, void **)")
 def _compile(
-    this: Any, graphs: Any, fused: Any, count: int, kernels: Any, contexts: Any
+    this: CData, graphs: CData, fused: CData, count: int, kernels: CData, contexts: CData
 ) -> None:
     provider = _owner(this)
     provider.note_compiled()
@@ -566,13 +567,13 @@ def _compile(
 
 
 @guarded("(Ep *)")
-def _on_session_initialization_end(this: Any) -> None:
+def _on_session_initialization_end(this: CData) -> None:
     # Of what GetCapability reports ONNX Runtime only makes a log entry.
     _owner(this).finish()
 
 
 @guarded("(Ep *, const void *)")
-def _on_run_start(this: Any, options: Any) -> None:
+def _on_run_start(this: CData, options: CData) -> None:
     if not _owner(this).kernels:
         _owner(this).finish()  # an older ONNX Runtime compiles no regions of such a model
     if _owner(this).lends:
@@ -580,13 +581,13 @@ def _on_run_start(this: Any, options: Any) -> None:
 
 
 @guarded("(Ep *, const void *, bool)")
-def _on_run_end(this: Any, options: Any, waits: bool) -> None:
+def _on_run_end(this: CData, options: CData, waits: bool) -> None:
     if _owner(this).lends:
         allocation.end_run()
 
 
 @callback("void(Ep *, void **, size_t)")
-def _release_kernels(this: Any, kernels: Any, count: int) -> None:
+def _release_kernels(this: CData, kernels: CData, count: int) -> None:
     runtimes = {kernel.region.device.runtime for i in range(count)
                 if (kernel := let_go(kernels[i])) is not None}
     kernel = None
@@ -622,7 +623,7 @@ class Factory:
 
 @callback("CreateFactories")
 def _create_factories(
-    name: Any, base: Any, logger: Any, out: Any, room: int, count: Any
+    name: CData, base: CData, logger: CData, out: CData, room: int, count: CData
 ) -> Any:
     status = capi.connect(base)
     if status == ffi.NULL:
@@ -633,7 +634,7 @@ def _create_factories(
 
 
 @callback("ReleaseFactory")
-def _release_factory(factory: Any) -> Any:
+def _release_factory(factory: CData) -> Any:
     let_go(factory)
     return ffi.NULL
 

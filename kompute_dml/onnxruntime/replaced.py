@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from ..errors import DmlError
-from .capi import api, ffi
+from .capi import CData, api, ffi
 from .protobuf import content, number
 
 _LEVEL, _NAME = 4, b"kompute_dml"
@@ -38,7 +38,7 @@ def asking() -> bool:
 class Replaced:
     """The initializers of a session that are replaced, by name."""
 
-    def __init__(self, options: Any) -> None:
+    def __init__(self, options: CData) -> None:
         """``options`` are ONNX Runtime's. What is kept is a copy."""
         ort = api()
         self._options = None
@@ -66,7 +66,7 @@ class Replaced:
         return {n: self.values[n] for n in names if n in self.values}
 
 
-def _given(session_options: Any, names: Sequence[str]) -> dict[str, Any]:
+def _given(session_options: CData, names: Sequence[str]) -> dict[str, Any]:
     ort = api()
     options = ffi.gc(ort.get(ort.CloneSessionOptions, "void *", session_options),
                      ort.ReleaseSessionOptions)
