@@ -14,13 +14,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import UnsupportedError
 from . import modules
 from .models import BenchModel, Goal, ModelKind
+
+if TYPE_CHECKING:
+    import torch
 
 NEEDED = ("torch", "torchvision", "transformers", "onnx", "onnxruntime")
 
@@ -75,14 +78,14 @@ def _resnet() -> Any:
     return torchvision.models.resnet50()
 
 
-def _vision(name: str, side: int = 224, **more: Any) -> Any:
+def _vision(name: str, side: int = 224, **more: object) -> Any:
     """A network of torchvision, whose batch norms know random images."""
     import torchvision
 
     return _settled(torchvision.models.get_model(name, weights=None, **more), side)
 
 
-def _settled(model: Any, side: int) -> Any:
+def _settled(model: torch.nn.Module, side: int) -> Any:
     """Batch norms know random images. With others values vanish in FLOAT16."""
     import torch
 
@@ -105,13 +108,13 @@ def _segmented() -> Any:
             super().__init__()
             self.model = model
 
-        def forward(self, x: Any) -> Any:
+        def forward(self, x: torch.Tensor) -> Any:
             return self.model(x)["out"]
 
     return Only()
 
 
-def _of_transformers(model: str, config: str, **fields: Any) -> Any:
+def _of_transformers(model: str, config: str, **fields: object) -> Any:
     """A class of transformers with a configuration."""
     import transformers
 
@@ -139,7 +142,7 @@ def _whisper() -> Any:
     return _hidden(transformers.WhisperModel(config).encoder)
 
 
-def _hidden(model: Any) -> Any:
+def _hidden(model: torch.nn.Module) -> Any:
     """A transformer that returns only its last hidden state."""
     import torch
 
@@ -148,7 +151,7 @@ def _hidden(model: Any) -> Any:
             super().__init__()
             self.model = model
 
-        def forward(self, *inputs: Any) -> Any:
+        def forward(self, *inputs: torch.Tensor) -> Any:
             return self.model(*inputs)[0]
 
     return Hidden()
@@ -246,7 +249,9 @@ def _made(architecture: Architecture) -> tuple[Any, tuple[Any, ...], np.ndarray]
         return module, inputs, module(*inputs).numpy()
 
 
-def _in_type(module: Any, inputs: tuple[Any, ...], types: str) -> tuple[Any, tuple[Any, ...]]:
+def _in_type(
+    module: torch.nn.Module | None, inputs: tuple[torch.Tensor, ...], types: str
+) -> tuple[Any, tuple[Any, ...]]:
     """A copy of the module and its inputs. Only weights are quantized."""
     if types != "FLOAT16":
         return copy.deepcopy(module), inputs

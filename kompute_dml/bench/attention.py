@@ -15,7 +15,7 @@ from ..device import Device
 from ..dtypes import DataType
 from .case import Case, Peer, Recipe, shape, touched_bytes
 from .peers import Torch
-from .values import host, numbers
+from .values import Output, host, numbers
 
 _ROWS = 4
 """Queries of the first head that are checked."""
@@ -82,7 +82,7 @@ def attention(kind: Heads) -> Recipe:
             x = x[0] if x.ndim == 3 else x[:, : h.size]
             return x.astype(np.float64)
 
-        def check(output: Any) -> str:
+        def check(output: Output) -> str:
             q, k, v = (first_head(i) for i in range(3))
             scores = q[:_ROWS] @ k.T * h.size**-0.5
             if h.causal:

@@ -28,7 +28,7 @@ class Peer:
     """The same work by another library, in the same process."""
 
     name: str
-    call: Callable[[], Any]
+    call: Callable[[], object]
     """Does the work. Returns an output that the case's check can read."""
     checked: bool = True
     """False where it does only a part of the work."""
@@ -45,7 +45,7 @@ class Case:
     operator: str
     types: str
     sizes: str
-    dispatch: Callable[[], Any]
+    dispatch: Callable[[], object]
     """Records the work once, and returns the output."""
     check: Callable[[Any], str]
     """What is wrong with an output (anything that slices like an array), or ""."""

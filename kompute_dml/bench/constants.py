@@ -8,10 +8,13 @@ from typing import Any
 import kompute_dml as dml
 
 from ..device import Device
+from ..operators.base import OperatorDesc
 
 
-def initialized(device: Device, desc_class: Any, owned: str, tensors: Mapping[str, Any],
-                **attributes: Any) -> Callable[[], Any]:
+def initialized(
+    device: Device, desc_class: type[OperatorDesc], owned: str, tensors: Mapping[str, dml.Tensor],
+    **attributes: object
+) -> Callable[[], object]:
     """Initializes the operator, whose input ``owned`` is OWNED_BY_DML. Returns what dispatches it
     into the output tensor. Tensors are named as the description's fields."""
     descs = {name: t.desc for name, t in tensors.items()}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,10 @@ from ..dtypes import DataType
 from .case import Case, Peer, Recipe, shape, touched_bytes
 from .constants import initialized
 from .peers import OnnxRuntime, Torch
-from .values import host
+from .values import Output, host
+
+if TYPE_CHECKING:
+    import torch
 
 _NAME = "DML_OPERATOR_CONVOLUTION"
 TO_NCHW = (0, 3, 1, 2)
@@ -49,8 +52,9 @@ class BenchLayer:
                 + (f", {self.groups} groups" if self.groups > 1 else ""))
 
 
-def both_formats(torch: ModuleType, function: Callable[..., Any], *given: Any, **more: Any
-                 ) -> Iterator[Peer]:
+def both_formats(
+    torch: ModuleType, function: Callable[..., Any], *given: torch.Tensor, **more: object
+) -> Iterator[Peer]:
     """PyTorch's function of tensors in both of its memory formats."""
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = False
@@ -98,7 +102,7 @@ def _case(device: Device, types: str, data_type: DataType, layer: BenchLayer, la
     if last:
         out = device.empty((n, out_side, out_side, layer.filters), data_type).transpose(*TO_NCHW)
 
-    def check(output: Any) -> str:
+    def check(output: Output) -> str:
         got = host(output)
         padded = np.pad(x, ((0, 0), (start, end), (start, end), (0, 0)))
         picks = np.random.default_rng(5)

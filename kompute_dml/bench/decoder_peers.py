@@ -15,12 +15,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .decoders import SHAPES, Part, Shape
-from .generator import TokenGenerator
+from .generator import GeneratorBinding, TokenGenerator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.cuda import CUDAGraph
 
 PROMPT, TOKENS = 512, 64
 CONTEXTS = (512, 4096)
@@ -63,7 +67,7 @@ def rate(step: Callable[[int], Any], count: int = TOKENS, seconds: float = 15.0)
     return done / (time.perf_counter() - begin)
 
 
-def median_rate(call: Callable[[], Any], tokens: int, calls: int = 5) -> float:
+def median_rate(call: Callable[[], object], tokens: int, calls: int = 5) -> float:
     """Tokens a second of the median call, after one that is not counted."""
     call()
     took = []
@@ -209,7 +213,9 @@ def _torch(shape: Shape, folder: Path) -> dict[str, Any]:
         with torch.cuda.graph(graph):
             logits = decoder.run(token, place, before + 1, False)
 
-        def step(n: int, token: Any = token, graph: Any = graph, logits: Any = logits) -> None:
+        def step(
+            n: int, token: Tensor = token, graph: CUDAGraph = graph, logits: Tensor = logits
+        ) -> None:
             token.fill_(n)
             graph.replay()
             logits.argmax().item()
@@ -256,12 +262,12 @@ class _TorchDecoder:
         sizes = (shape.layers, 2, 1, shape.key_heads, capacity, shape.head)
         self.caches = self._torch.zeros(sizes, dtype=self._torch.float16, device="cuda")
 
-    def run(self, ids: Any, places: Any, total: int, causal: bool) -> Any:
+    def run(self, ids: Tensor, places: Tensor, total: int, causal: bool) -> Any:
         shape, torch = self._shape, self._torch
         nn, count = torch.nn.functional, len(ids)
         cos, sin = self.cos[places][:, None], self.sin[places][:, None]
 
-        def turned(x: Any) -> Any:
+        def turned(x: Tensor) -> Any:
             low, high = x.chunk(2, -1)
             return x * cos + torch.cat([-high, low], -1) * sin
 
@@ -302,7 +308,9 @@ def _webgpu(shape: Shape, folder: Path) -> dict[str, Any]:
     return rates(TokenGenerator(session, shape, memory))
 
 
-def rates(one: Any, prompt: int = PROMPT, contexts: Sequence[int] = CONTEXTS) -> dict[str, Any]:
+def rates(
+    one: TokenGenerator, prompt: int = PROMPT, contexts: Sequence[int] = CONTEXTS
+) -> dict[str, Any]:
     """Tokens a second of a :class:`.TokenGenerator`: of a prompt, and one by one after others."""
     ids = prompt_of(one.shape, prompt)[None]
     one.begin(prompt + 2 * TOKENS)
@@ -313,7 +321,7 @@ def rates(one: Any, prompt: int = PROMPT, contexts: Sequence[int] = CONTEXTS) ->
         one.begin(before + 2 * TOKENS, seed=1)
         token = one.bind(1)
 
-        def step(n: int, before: int = before, token: Any = token) -> None:
+        def step(n: int, before: int = before, token: GeneratorBinding = token) -> None:
             one.step(token, [[n]], before + n, before + n + 1)
 
         figures[f"decode {before}"] = rate(step)

@@ -19,7 +19,7 @@ from ..operators.base import Definition, definitions
 from .case import Case, Peer, Recipe, shape, touched_bytes
 from .ordinary import ordinary
 from .peers import NumPy, OnnxRuntime, Torch
-from .values import Pattern, close, numbers, offsets, sampled
+from .values import Key, Pattern, close, numbers, offsets, sampled
 
 
 def elementwise(name: str, reference: Reference) -> Recipe:
@@ -54,11 +54,11 @@ def elementwise(name: str, reference: Reference) -> Recipe:
 
 
 def _check(
-    patterns: list[Pattern], count: int, compute: Callable[..., Any]
+    patterns: list[Pattern], count: int, compute: Callable[..., object]
 ) -> Callable[[Any], str]:
     """Compare parts of the output with ``compute`` in float64."""
 
-    def expected(key: Any) -> np.ndarray:
+    def expected(key: Key) -> np.ndarray:
         at = offsets(key, (count,), (1,))
         parts = [p.at(at) for p in patterns]
         return np.asarray(compute(*[
@@ -69,7 +69,8 @@ def _check(
 
 
 def _peers(
-    function: str, patterns: list[Pattern], compute: Callable[..., Any], attributes: dict[str, Any]
+    function: str, patterns: list[Pattern], compute: Callable[..., object],
+    attributes: dict[str, object]
 ) -> dict[str, Any]:
     def torch_peers(library: Torch) -> Iterator[Peer]:
         member = library.torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,11 +17,14 @@ from .case import Case, Peer, Recipe, shape, touched_bytes
 from .peers import Torch
 from .values import Pattern, bits, offsets, same_bits, sampled
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 _PERIOD = 1 << 16
 
 
 class _Work(NamedTuple):
-    dispatch: Callable[[], Any]
+    dispatch: Callable[[], object]
     sizes: tuple[int, ...]
     """Sizes of the output."""
     expected: Callable[[np.ndarray], np.ndarray]
@@ -60,7 +63,7 @@ def _indices(kind: DataType, count: int, size: int) -> Pattern:
 def gather_rows(operator: str, kind: DataType, index: DataType, rows: int = 128256,
                 chosen: int = 8192, columns: int = 4096) -> Recipe:
     """Rows of a matrix by index: GATHER, GATHER_ND or GATHER_ND1."""
-    def work(dml: Any, device: Device, scale: Scale) -> _Work:
+    def work(dml: ModuleType, device: Device, scale: Scale) -> _Work:
         height, count, width = (scale.of(n) for n in (rows, chosen, columns))
         table, listed = bits(kind, height * width), _indices(index, count, height)
         x = device.tensor(table.host()).reshape(height, width)  # uploaded, as tables are
@@ -77,7 +80,7 @@ def gather_rows(operator: str, kind: DataType, index: DataType, rows: int = 1282
                 return getattr(dml, operator.lower())(
                     x, i, input_dimension_count=2, indices_dimension_count=2, out=out)
 
-        def torch(module: ModuleType, vector: Any) -> Any:
+        def torch(module: ModuleType, vector: Callable[[Pattern], Tensor]) -> Any:
             a, b = vector(table).reshape(height, width), vector(listed).to(module.int64)
             return lambda: module.index_select(a, 0, b)
 
@@ -91,14 +94,14 @@ def gather_rows(operator: str, kind: DataType, index: DataType, rows: int = 1282
 
 
 def gather_elements(index: DataType, rows: int = 65536, columns: int = 4096) -> Recipe:
-    def work(dml: Any, device: Device, scale: Scale) -> _Work:
+    def work(dml: ModuleType, device: Device, scale: Scale) -> _Work:
         height, width = scale.of(rows), scale.of(columns)
         table = bits(DataType.FLOAT32, height * width)
         listed = _indices(index, height * width, width)
         x, i = (p.tensor(device).reshape(height, width) for p in (table, listed))
         out = device.empty([height, width])
 
-        def torch(module: ModuleType, vector: Any) -> Any:
+        def torch(module: ModuleType, vector: Callable[[Pattern], Tensor]) -> Any:
             a, b = (vector(p).reshape(height, width) for p in (table, listed))
             b = b.to(module.int64)
             return lambda: module.gather(a, 1, b)
@@ -114,14 +117,14 @@ def gather_elements(index: DataType, rows: int = 65536, columns: int = 4096) -> 
 
 def scatter(index: DataType, rows: int = 65536, columns: int = 4096) -> Recipe:
     """Along the last axis, with duplicates."""
-    def work(dml: Any, device: Device, scale: Scale) -> _Work:
+    def work(dml: ModuleType, device: Device, scale: Scale) -> _Work:
         height, width = scale.of(rows), scale.of(columns)
         table, new = (bits(DataType.FLOAT32, height * width, seed) for seed in (1, 2))
         listed = _indices(index, height * width, width)
         x, u, i = (p.tensor(device).reshape(height, width) for p in (table, new, listed))
         out = device.empty([height, width])
 
-        def torch(module: ModuleType, vector: Any) -> Any:
+        def torch(module: ModuleType, vector: Callable[[Pattern], Tensor]) -> Any:
             a, b, c = (vector(p).reshape(height, width) for p in (table, listed, new))
             b = b.to(module.int64)
             return lambda: module.scatter(a, 1, b, c)
@@ -144,7 +147,7 @@ def scatter(index: DataType, rows: int = 65536, columns: int = 4096) -> Recipe:
 
 def scatter_rows(rows: int = 65536, chosen: int = 16384, columns: int = 1024) -> Recipe:
     """SCATTER_ND of whole rows."""
-    def work(dml: Any, device: Device, scale: Scale) -> _Work:
+    def work(dml: ModuleType, device: Device, scale: Scale) -> _Work:
         height, count, width = (scale.of(n) for n in (rows, chosen, columns))
         kind = DataType.FLOAT32
         table, new = bits(kind, height * width), bits(kind, count * width, 2)
@@ -155,7 +158,7 @@ def scatter_rows(rows: int = 65536, chosen: int = 16384, columns: int = 1024) ->
         last = np.full(height, -1)
         last[listed.host()] = np.arange(count)
 
-        def torch(module: ModuleType, vector: Any) -> Any:
+        def torch(module: ModuleType, vector: Callable[[Pattern], Tensor]) -> Any:
             a, b, c = vector(table).reshape(height, width), vector(listed), vector(new)
             c = c.reshape(count, width)
             return lambda: module.index_copy(a, 0, b, c)
@@ -175,13 +178,13 @@ def scatter_rows(rows: int = 65536, chosen: int = 16384, columns: int = 1024) ->
 
 
 def one_hot(index: DataType, rows: int = 65536, depth: int = 1000) -> Recipe:
-    def work(dml: Any, device: Device, scale: Scale) -> _Work:
+    def work(dml: ModuleType, device: Device, scale: Scale) -> _Work:
         height, width = scale.of(rows), scale.of(depth)
         listed = _indices(index, height, width)
         i, values = listed.tensor(device).reshape(height, 1), device.tensor([[0, 1]], "float32")
         out = device.empty([height, width])
 
-        def torch(module: ModuleType, vector: Any) -> Any:
+        def torch(module: ModuleType, vector: Callable[[Pattern], Tensor]) -> Any:
             at = vector(listed).to(module.int64).reshape(height, 1)
             return lambda: module.zeros(height, width, device=at.device).scatter_(1, at, 1.0)
 
@@ -196,7 +199,7 @@ def one_hot(index: DataType, rows: int = 65536, depth: int = 1000) -> Recipe:
 
 def nonzero(side: int = 8192) -> Recipe:
     """Half of the elements of a square are zeros."""
-    def work(dml: Any, device: Device, scale: Scale) -> _Work:
+    def work(dml: ModuleType, device: Device, scale: Scale) -> _Work:
         n = scale.of(side)
         chosen = np.random.default_rng(5).random(min(_PERIOD, n * n)) < 0.5
         pattern = Pattern(chosen.astype(np.float32), n * n)
@@ -204,7 +207,7 @@ def nonzero(side: int = 8192) -> Recipe:
         places = np.flatnonzero(pattern.host())
         count, rows = device.empty([1], "uint32"), device.empty([n * n, 2], "uint32")
 
-        def torch(module: ModuleType, vector: Any) -> Any:
+        def torch(module: ModuleType, vector: Callable[[Pattern], Tensor]) -> Any:
             a = vector(pattern).reshape(n, n)
             return lambda: module.nonzero(a)
 

@@ -17,7 +17,7 @@ from ..dtypes import DataType
 from .case import Case, Peer, Recipe, product_operations, touched_bytes
 from .constants import initialized
 from .peers import Torch
-from .values import host
+from .values import Output, host
 
 _GEMM = "DML_OPERATOR_GEMM"
 _CHECKED = 64
@@ -56,7 +56,7 @@ def gemm(
         turns = itertools.cycle(bs)
         activation = dml.ActivationGeluOperatorDesc() if fused else None
 
-        def check(output: Any) -> str:
+        def check(output: Output) -> str:
             got = host(output)
             x = np.swapaxes(a, -1, -2) if trans_a else a
             y = np.swapaxes(b, -1, -2) if trans_b else b
@@ -118,7 +118,7 @@ def requantized(m: int, k: int, n: int) -> Recipe:
         zeros = [device.tensor(np.array([[v]], np.int8)) for v in (3, -5, 7)]
         x, y, out = device.tensor(a), device.tensor(b), device.empty((rows, columns), "int8")
 
-        def check(output: Any) -> str:
+        def check(output: Output) -> str:
             got = host(output)[:_CHECKED].astype(int)
             sums = (a[:_CHECKED].astype(np.float64) - 3) @ (b.astype(np.float64) + 5)
             expected = np.clip(np.rint(sums.astype(np.float32) * np.float32(2.0**-14)) + 7,

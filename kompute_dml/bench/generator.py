@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from .. import onnxruntime as kompute
 from .decoders import Shape
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 _NEVER_CAPTURED = "-1"
 
@@ -29,7 +33,10 @@ class TokenGenerator:
     """A decoder of :mod:`.decoders` in an ONNX Runtime session. Past and present caches are the
     same memory."""
 
-    def __init__(self, session: Any, shape: Shape, memory: Any = None) -> None:
+    def __init__(
+        self, session: onnxruntime.InferenceSession, shape: Shape,
+        memory: onnxruntime.OrtMemoryInfo | None = None
+    ) -> None:
         """``memory`` is ONNX Runtime's description of the device's memory; None for the host's."""
         self.session, self.shape, self._memory = session, shape, memory
         self.caches: list[Any] = []
@@ -87,7 +94,7 @@ class TokenGenerator:
         return GeneratorBinding(
             bound, ids, lengths, logits, None if fixed and graph is None else options)
 
-    def step(self, bound: GeneratorBinding, ids: Any, before: int | Sequence[int],
+    def step(self, bound: GeneratorBinding, ids: npt.ArrayLike, before: int | Sequence[int],
              total: int | None = None) -> np.ndarray:
         """The logits after tokens ``ids`` [batch, count], after ``before`` others of each text.
         ``total`` is the longest text's length, unless the binding's is fixed."""

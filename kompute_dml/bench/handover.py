@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..cases import Scale
 from ..device import Device
 from ..errors import DmlError
 from .case import Case, Recipe, shape
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _WHAT = "hand over to CUDA and back"
 
@@ -31,7 +34,7 @@ def handover() -> Recipe:
             cuda.release(x, torch.cuda.current_stream())
             return array
 
-        def check(array: Any) -> str:
+        def check(array: Tensor) -> str:
             return "" if array.data_ptr() == pointer else "PyTorch has a copy"
 
         yield Case(_WHAT, "f32", shape(x.sizes), dispatch, check, 0, on_host=True)

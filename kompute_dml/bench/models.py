@@ -273,7 +273,7 @@ class Bench:
         return (dataclasses.replace(row, ms=hot.median, spread=hot.spread),
                 Timings(clock, None))
 
-    def _clock(self, call: Callable[[], Any]) -> Clock:
+    def _clock(self, call: Callable[[], object]) -> Clock:
         """The host's time of calls, after a first one."""
         loop = self._loop
         if loop is None:
@@ -290,12 +290,12 @@ class _Host:
         pass
 
     @staticmethod
-    def elapsed(work: Callable[[], Any]) -> float:
+    def elapsed(work: Callable[[], object]) -> float:
         raise UnsupportedError("timestamps")
 
 
 def _torch(
-    library: peers.Torch, model: BenchModel, clock: Callable[[Callable[[], Any]], Clock]
+    library: peers.Torch, model: BenchModel, clock: Callable[[Callable[[], object]], Clock]
 ) -> dict[str, PeerTime]:
     """PyTorch's time for calls, and for a CUDA graph of one."""
     assert model.torch is not None
@@ -308,7 +308,7 @@ def _torch(
         nonlocal result
         result = module(*inputs)
 
-    def timed(run: Callable[[], Any]) -> PeerTime:
+    def timed(run: Callable[[], object]) -> PeerTime:
         def waited() -> None:
             run()
             torch.cuda.synchronize()
@@ -331,11 +331,11 @@ def _torch(
     return times
 
 
-def _off_by(result: Any, expected: np.ndarray) -> float:
+def _off_by(result: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(np.asarray(result, np.float32) - expected).max() / np.abs(expected).max())
 
 
-def _wrong(result: Any, expected: np.ndarray, bound: float) -> str:
+def _wrong(result: np.ndarray, expected: np.ndarray, bound: float) -> str:
     """What is wrong with a result, or ""."""
     if result.shape != expected.shape:
         return f"expected sizes {list(expected.shape)}, but got {list(result.shape)}"

@@ -29,7 +29,7 @@ def detector() -> Any:
                 nn.Sequential(conv(half, half), conv(half, half)) for _ in range(count))
             self.last = conv(half * (2 + count), after, 1)
 
-        def forward(self, x: Any) -> Any:
+        def forward(self, x: torch.Tensor) -> Any:
             parts = list(self.first(x).chunk(2, 1))
             for part in self.parts:
                 y = part(parts[-1])
@@ -43,7 +43,7 @@ def detector() -> Any:
             self.pool = nn.MaxPool2d(5, 1, 2)
             self.last = conv(2 * channels, channels, 1)
 
-        def forward(self, x: Any) -> Any:
+        def forward(self, x: torch.Tensor) -> Any:
             parts = [self.first(x)]
             for _ in range(3):
                 parts.append(self.pool(parts[-1]))
@@ -65,7 +65,7 @@ def detector() -> Any:
                 conv(n, width), conv(width, width), nn.Conv2d(width, layers, 1))
                 for width, layers in ((64, 64), (80, 80))) for n in (64, 128, 256))
 
-        def forward(self, x: Any) -> Any:
+        def forward(self, x: torch.Tensor) -> Any:
             a = self.early(x)
             b = self.middle(a)
             c = self.late(b)
@@ -94,7 +94,7 @@ def upscaler(blocks: int = 4) -> Any:
             self.layers = nn.ModuleList(
                 nn.Conv2d(64 + 32 * i, 32 if i < 4 else 64, 3, padding=1) for i in range(5))
 
-        def forward(self, x: Any) -> Any:
+        def forward(self, x: torch.Tensor) -> Any:
             parts = [x]
             for layer in self.layers:
                 y = layer(torch.cat(parts, 1))
@@ -106,7 +106,7 @@ def upscaler(blocks: int = 4) -> Any:
             super().__init__()
             self.parts = nn.Sequential(Dense(), Dense(), Dense())
 
-        def forward(self, x: Any) -> Any:
+        def forward(self, x: torch.Tensor) -> Any:
             return x + 0.2 * self.parts(x)
 
     class Upscaler(nn.Module):
@@ -122,7 +122,7 @@ def upscaler(blocks: int = 4) -> Any:
             self.last = nn.Sequential(*layers, nn.Conv2d(64, 64, 3, padding=1), nn.LeakyReLU(0.2),
                                       nn.Conv2d(64, 3, 3, padding=1))
 
-        def forward(self, x: Any) -> Any:
+        def forward(self, x: torch.Tensor) -> Any:
             y = self.first(x)
             return self.last(y + self.body(y))
 
@@ -145,7 +145,7 @@ def denoiser(width: int = 320, context: int = 768) -> Any:
                                       nn.Conv2d(after, after, 3, padding=1))
             self.skip = nn.Identity() if before == after else nn.Conv2d(before, after, 1)
 
-        def forward(self, x: Any, time: Any) -> Any:
+        def forward(self, x: torch.Tensor, time: torch.Tensor) -> Any:
             y = self.first(x) + self.time(time)[:, :, None, None]
             return self.skip(x) + self.last(y)
 
@@ -157,7 +157,7 @@ def denoiser(width: int = 320, context: int = 768) -> Any:
             self.v = nn.Linear(seen, channels, bias=False)
             self.out = nn.Linear(channels, channels)
 
-        def forward(self, x: Any, seen: Any) -> Any:
+        def forward(self, x: torch.Tensor, seen: torch.Tensor) -> Any:
             q, k, v = (y.unflatten(2, (8, -1)).transpose(1, 2)
                        for y in (self.q(x), self.k(seen), self.v(seen)))
             y = nn.functional.scaled_dot_product_attention(q, k, v)
@@ -175,7 +175,7 @@ def denoiser(width: int = 320, context: int = 768) -> Any:
             self.gate = nn.Linear(channels, 8 * channels)
             self.down = nn.Linear(4 * channels, channels)
 
-        def forward(self, x: Any, text: Any) -> Any:
+        def forward(self, x: torch.Tensor, text: torch.Tensor) -> Any:
             y = self.before(self.norm(x)).flatten(2).transpose(1, 2)
             z = self.norms[0](y)
             y = y + self.own(z, z)
@@ -192,7 +192,7 @@ def denoiser(width: int = 320, context: int = 768) -> Any:
             self.block = Residual(before, after)
             self.attention = Transformer(after) if attends else None
 
-        def forward(self, x: Any, time: Any, text: Any) -> Any:
+        def forward(self, x: torch.Tensor, time: torch.Tensor, text: torch.Tensor) -> Any:
             x = self.block(x, time)
             return x if self.attention is None else self.attention(x, text)
 
@@ -224,7 +224,7 @@ def denoiser(width: int = 320, context: int = 768) -> Any:
             self.last = nn.Sequential(nn.GroupNorm(32, width), nn.SiLU(),
                                       nn.Conv2d(width, 4, 3, padding=1))
 
-        def forward(self, x: Any, time: Any, text: Any) -> Any:
+        def forward(self, x: torch.Tensor, time: torch.Tensor, text: torch.Tensor) -> Any:
             half = width // 2
             steps = torch.arange(half, dtype=torch.float32, device=x.device)
             angles = time[:, None].float() * torch.exp(-math.log(10000) / half * steps)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +15,10 @@ from ..dtypes import DataType
 from ..layout import memory_order
 from .case import Case, Peer, Recipe, shape, touched_bytes
 from .peers import NumPy, Torch
-from .values import Pattern, bits, numbers, offsets, same_bits, sampled
+from .values import Key, Pattern, bits, numbers, offsets, same_bits, sampled
+
+if TYPE_CHECKING:
+    import torch
 
 _IDENTITY = "DML_OPERATOR_ACTIVATION_IDENTITY"
 _DIAGONAL = "DML_OPERATOR_DIAGONAL_MATRIX"
@@ -75,7 +78,9 @@ def _extent(sizes: Sequence[int], strides: Sequence[int]) -> int:
     return 1 + sum((n - 1) * s for n, s in zip(sizes, strides))
 
 
-def _output(device: Device, data_type: DataType, sizes: Any, strides: Any) -> Any:
+def _output(
+    device: Device, data_type: DataType, sizes: Sequence[int], strides: Sequence[int]
+) -> Any:
     return device.empty([_extent(sizes, strides)], data_type).strided(sizes, strides)
 
 
@@ -122,7 +127,7 @@ def identity(
     return Recipe(_IDENTITY, types, make)
 
 
-def _permuted(output: Any, order: Sequence[int]) -> Any:
+def _permuted(output: dml.Tensor | torch.Tensor | np.ndarray, order: Sequence[int]) -> Any:
     permute = output.permute if hasattr(output, "permute") else output.transpose
     return permute(tuple(order))
 
@@ -150,7 +155,7 @@ def small_identities(side: int, count: int) -> Recipe:
     return Recipe(_IDENTITY, types, make)
 
 
-def _distances(key: Any, sizes: Sequence[int]) -> np.ndarray:
+def _distances(key: Key, sizes: Sequence[int]) -> np.ndarray:
     """Column minus row of the elements that ``key`` selects."""
     flat = offsets(key, sizes, _packed(sizes)[1])
     height, width = sizes[-2:]
@@ -231,7 +236,7 @@ def diagonal1(
                 return (distance >= begin) & (distance < end)
             return (distance < end) | (distance >= begin)
 
-        def expected(key: Any) -> np.ndarray:
+        def expected(key: Key) -> np.ndarray:
             values = pattern.at(offsets(key, x.sizes, strides))
             return np.where(is_filled(_distances(key, x.sizes)), dtype.type(value), values)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from ..cases.reduction import softmax
 from ..dtypes import DataType
 from .case import Peer, Recipe, image_sizes
 from .ordinary import ordinary
+
+if TYPE_CHECKING:
+    import torch
 
 ROWS = ((1 << 20, 128), (65536, 2048), (16384, 16384), (512, 131072))
 KINDS = ("SOFTMAX", "LOG_SOFTMAX", "LAYER", "RMS")
@@ -48,7 +51,9 @@ def rows(kind: str, data_type: DataType, count: int, columns: int) -> Recipe:
         return cases.case(
             softmax if kind == "SOFTMAX" else lambda x: np.log(softmax(x)), x, **more)
 
-    def torch_peers(torch: ModuleType, x: Any, *parameters: Any) -> Iterator[Peer]:
+    def torch_peers(
+        torch: ModuleType, x: torch.Tensor, *parameters: torch.Tensor
+    ) -> Iterator[Peer]:
         f, width = torch.nn.functional, x.shape[1:]
         vectors = [t.reshape(-1) for t in parameters]
         yield Peer("torch", {
@@ -86,7 +91,9 @@ def images(data_type: DataType, per_instance: bool) -> Recipe:
                 (x - mean) / np.sqrt(variance + _EPSILON) * scale + bias,
             x, mean, variance, scale, bias, **more)
 
-    def torch_peers(torch: ModuleType, x: Any, *parameters: Any) -> Iterator[Peer]:
+    def torch_peers(
+        torch: ModuleType, x: torch.Tensor, *parameters: torch.Tensor
+    ) -> Iterator[Peer]:
         f, vectors = torch.nn.functional, [t.reshape(-1) for t in parameters]
         if per_instance:
             yield Peer("torch", lambda: f.instance_norm(

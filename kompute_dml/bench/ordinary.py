@@ -53,7 +53,7 @@ def ordinary(
         def numpy_peers(library: NumPy) -> Iterator[Peer]:
             arrays = [p.host().reshape(n) for p, n in zip(patterns, sizes)]
 
-            def own(y: Any) -> np.ndarray:
+            def own(y: np.ndarray) -> np.ndarray:
                 """A view of an input is no result."""
                 return np.array(y) if any(np.may_share_memory(y, x) for x in arrays) else y
 
@@ -85,7 +85,7 @@ def _check(c: cases.OperatorCase, patterns: Sequence[Pattern], sizes: Sequence[t
         steps = [math.prod(sizes[i][d + 1 :]) for d in range(len(sizes[i]))]
         return patterns[i].at(offsets(key if items[i] else (), sizes[i], steps))
 
-    def check(results: Any) -> str:
+    def check(results: object) -> str:
         outputs, ends = as_tuple(results), {(0, 0)}
         if any(items):
             cut = sizes[items.index(True)]

@@ -47,7 +47,7 @@ class NumPy:
     name = "numpy"
     on_host = True
 
-    def times(self, call: Callable[[], Any]) -> Iterator[tuple[str, Stats]]:
+    def times(self, call: Callable[[], object]) -> Iterator[tuple[str, Stats]]:
         """(suffix of the peer's name, statistics) for each way to call."""
         yield "", _statistics(call, _host_sample)
 
@@ -60,7 +60,7 @@ class OnnxRuntime(NumPy):
 
     def session(
         self, op_type: str, inputs: Sequence[np.ndarray], domain: str = "", **attributes: Any
-    ) -> Callable[[], Any]:
+    ) -> Callable[[], object]:
         """Runs one node on the CPU. Raises where ONNX Runtime has no such node."""
         import onnxruntime
         from onnx import ModelProto, helper
@@ -103,7 +103,7 @@ class Torch:
         """The same vector as the pattern's ``tensor``."""
         return self.send(pattern.block).repeat(pattern.repeats)[: pattern.count]
 
-    def times(self, call: Callable[[], Any]) -> Iterator[tuple[str, Stats]]:
+    def times(self, call: Callable[[], object]) -> Iterator[tuple[str, Stats]]:
         if not self.cuda:
             yield "", _statistics(call, _host_sample)
             return
@@ -114,7 +114,7 @@ class Torch:
             graph = self.graph(call, repeat)
             yield " (graph)", _statistics(graph, self._event_sample, repeat)
 
-    def _event_sample(self, call: Callable[[], Any], repeat: int) -> float:
+    def _event_sample(self, call: Callable[[], object], repeat: int) -> float:
         start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         for _ in range(repeat):
@@ -123,7 +123,7 @@ class Torch:
         end.synchronize()
         return start.elapsed_time(end) / repeat
 
-    def graph(self, call: Callable[[], Any], repeat: int) -> Callable[[], Any]:
+    def graph(self, call: Callable[[], object], repeat: int) -> Callable[[], Any]:
         """Replays a CUDA graph of so many calls."""
         cuda = self.torch.cuda
         side = cuda.Stream()
@@ -150,7 +150,7 @@ def _uuids(torch: ModuleType) -> list[str]:
     return [str(getattr(device, "uuid", "")) for device in devices]
 
 
-def _host_sample(call: Callable[[], Any], repeat: int) -> float:
+def _host_sample(call: Callable[[], object], repeat: int) -> float:
     start = time.perf_counter()
     for _ in range(repeat):
         call()
@@ -158,7 +158,8 @@ def _host_sample(call: Callable[[], Any], repeat: int) -> float:
 
 
 def _statistics(
-    call: Callable[[], Any], sample: Callable[[Callable[[], Any], int], float], inside: int = 1
+    call: Callable[[], object], sample: Callable[[Callable[[], object], int], float],
+    inside: int = 1
 ) -> Stats:
     """Statistics of calls that do the work ``inside`` times each. The first calls do not count."""
     first = sample(call, 1)
@@ -213,7 +214,7 @@ def measure(libraries: Sequence[Any], case: Case) -> dict[str, PeerTime]:
     return times
 
 
-def _measure_one(library: Any, peer: Peer, case: Case) -> dict[str, PeerTime]:
+def _measure_one(library: NumPy | Torch, peer: Peer, case: Case) -> dict[str, PeerTime]:
     times: dict[str, PeerTime] = {}
     try:
         problem = case.check(peer.call()) if peer.checked else ""

@@ -15,7 +15,7 @@ from ..dtypes import DataType
 from .case import Case, Peer, Recipe, image_sizes, shape, touched_bytes
 from .convolution import TO_NCHW
 from .peers import Torch
-from .values import host, numbers
+from .values import Output, host, numbers
 
 
 def _image(device: Device, data_type: DataType, sizes: tuple[int, ...], channels_last: bool) -> Any:
@@ -28,7 +28,7 @@ def _image(device: Device, data_type: DataType, sizes: tuple[int, ...], channels
 def _close(reference: Callable[[], np.ndarray], room: float) -> Callable[[Any], str]:
     """Compares the first image."""
 
-    def check(output: Any) -> str:
+    def check(output: Output) -> str:
         got = host(output[0:1])
         worst = float(np.abs(got.astype(np.float64) - reference()).max())
         return "" if worst <= room else f"{worst} off"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,10 @@ from ..dtypes import DataType
 from .case import Case, Peer, Recipe, product_operations, touched_bytes
 from .constants import initialized
 from .peers import OnnxRuntime, Torch
-from .values import host, integers
+from .values import Output, host, integers
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _NAME = "DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"
 _CHECKED = 256
@@ -93,7 +96,7 @@ class _Data:
         self.b_zero = np.array([[3]], kind.b.dtype) if kind.full else None
         self.bias = rng.uniform(-1, 1, (1, n)).astype(kind.out.dtype) if kind.full else None
 
-    def check(self, output: Any) -> str:
+    def check(self, output: Output) -> str:
         """A sample of rows and columns; float64 holds every partial sum exactly."""
         rng = np.random.default_rng(8)
         *lead, m, n = output.shape
@@ -197,8 +200,9 @@ def _matrix(device: Device, matrix: np.ndarray, transposed: bool, padding: int) 
 
 
 def _initialized(
-    device: Device, a: Any, a_scale: Any, b: Any, b_scale: Any, options: dict[str, Any], out: Any
-) -> Callable[[], Any]:
+    device: Device, a: dml.Tensor, a_scale: dml.Tensor, b: dml.Tensor, b_scale: dml.Tensor,
+    options: Mapping[str, dml.Tensor], out: dml.Tensor
+) -> Callable[[], object]:
     """Initializes the operator, whose B is OWNED_BY_DML. Returns what dispatches it."""
     tensors = {"a_tensor": a, "a_scale_tensor": a_scale, "b_tensor": b, "b_scale_tensor": b_scale,
                "output_tensor": out, **{f"{name}_tensor": t for name, t in options.items()}}
@@ -223,10 +227,10 @@ def _torch(library: Torch, data: _Data, copies: int) -> Iterator[Peer]:
     bs = [b.transpose(-1, -2) if k_contiguous else b for b in bs]
     turns = itertools.cycle(bs)
 
-    def as_it_lies(b: Any) -> Any:
+    def as_it_lies(b: Tensor) -> Any:
         return b
 
-    def transposed(b: Any) -> Any:
+    def transposed(b: Tensor) -> Any:
         return b.transpose(-1, -2).contiguous().transpose(-1, -2)
 
     ways = {"": as_it_lies}
@@ -245,13 +249,13 @@ def _torch(library: Torch, data: _Data, copies: int) -> Iterator[Peer]:
     a_scale, b_scale, bias = map(library.send, (data.a_scale, data.b_scale, data.bias))
     a_zero, b_zero, k = data.a_zero.item(), data.b_zero.item(), data.a.shape[-1]
 
-    def corrections(b: Any) -> Any:
+    def corrections(b: Tensor) -> Any:
         return (b.sum(0, dtype=torch.int32) - k * b_zero) * a_zero
 
     # As on the device: only the column sums of a constant B are computed beforehand.
     known = corrections(bs[0]) if kind.constant_b else None
 
-    def pipeline(a: Any, b: Any) -> Any:
+    def pipeline(a: Tensor, b: Tensor) -> Any:
         columns = corrections(b) if known is None else known
         rows = a.sum(1, keepdim=True, dtype=torch.int32) * b_zero
         sums = torch._int_mm(a, b) - columns - rows

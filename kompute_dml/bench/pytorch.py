@@ -73,7 +73,9 @@ class Repeated(NamedTuple):
     wait: Callable[[], None]
 
 
-def inference(work: Any, wait: Callable[[], None], compiled: Callable[[Any], Any]) -> Repeated:
+def inference(
+    work: networks.Workload, wait: Callable[[], None], compiled: Callable[[Any], Any]
+) -> Repeated:
     """One forward pass without gradients."""
     model = compiled(work.model.eval())
 
@@ -84,13 +86,15 @@ def inference(work: Any, wait: Callable[[], None], compiled: Callable[[Any], Any
     return Repeated(run, wait)
 
 
-def eager(work: Any, wait: Callable[[], None], compiled: Callable[[Any], Any]) -> Repeated:
+def eager(
+    work: networks.Workload, wait: Callable[[], None], compiled: Callable[[Any], Any]
+) -> Repeated:
     """One forward pass without gradients, an operator at a time."""
     return inference(work, wait, lambda model: model)
 
 
-def training(work: Any, wait: Callable[[], None], compiled: Callable[[Any], Any],
-             **options: Any) -> Repeated:
+def training(work: networks.Workload, wait: Callable[[], None], compiled: Callable[[Any], Any],
+             **options: object) -> Repeated:
     """Forward, backward and AdamW."""
     work.model.train()
     forward = compiled(lambda x, labels: work.loss(work.model(x), labels))
@@ -162,7 +166,7 @@ class NetworkBench:
         return NetworkRow(name, use, values or "ok", ms, host, count, first_s)
 
     @staticmethod
-    def _wrong(name: str, use: str, results: Any) -> str:
+    def _wrong(name: str, use: str, results: torch.Tensor) -> str:
         """What is wrong with the first result, beside the CPU's."""
         expected = USED[use](networks.workload(name), lambda: None, lambda f: f).run()
         apart = (results.detach().cpu() - expected.detach()).abs().max() / expected.abs().max()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+import kompute_dml as dml
 
 from ..cases import Scale
 from ..cases import case as cases
@@ -27,18 +30,23 @@ def quantized_convolution(layer: BenchLayer) -> Recipe:
         # A power of two, by which sums seldom leave the range.
         step = cases.one(2.0 ** round(np.log2(taps**0.5 * 74 * 74 / 40)))
 
-        def reference(x: np.ndarray, _: Any, w: np.ndarray, __: Any, y: np.ndarray) -> np.ndarray:
+        def reference(
+            x: np.ndarray, _: object, w: np.ndarray, __: object, y: np.ndarray
+        ) -> np.ndarray:
             padded = np.pad(x.astype(np.float64), ((0, 0), (edge, edge), (edge, edge), (0, 0)))
             total = sum(
                 padded[:, i : i + side, j : j + side] @ w[:, i, j].T.astype(np.float64)
                 for i in range(layer.kernel) for j in range(layer.kernel))
             return np.clip(np.rint(total / y), -128, 127).transpose(TO_NCHW)
 
-        def call(f: Any, x: Any, x_scale: Any, w: Any, w_scale: Any, y_scale: Any, /,
-                 out: Any = None, **more: Any) -> Any:
+        def call(
+            f: Callable[..., dml.Tensor], x: dml.Tensor, x_scale: dml.Tensor, w: dml.Tensor,
+            w_scale: dml.Tensor, y_scale: dml.Tensor, /, out: dml.Tensor | None = None,
+            **more: object
+        ) -> Any:
             if out is None:
-                out = x.device.empty((n, side, side, layer.filters), "int8").transpose(TO_NCHW)
-            return f(x.transpose(TO_NCHW), x_scale, None, w.transpose(TO_NCHW), w_scale, None,
+                out = x.device.empty((n, side, side, layer.filters), "int8").transpose(*TO_NCHW)
+            return f(x.transpose(*TO_NCHW), x_scale, None, w.transpose(*TO_NCHW), w_scale, None,
                      y_scale, out=out, **more)
 
         return cases.case(

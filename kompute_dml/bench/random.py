@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from ..cases.random import philox
 from ..device import Device
 from .case import Case, Peer, Recipe, shape, touched_bytes
 from .peers import Torch
-from .values import host, same_bits
+from .values import Output, host, same_bits
 
 _PARTS = 8
 """Parts that are checked, ..."""
@@ -30,7 +29,7 @@ def random_words(count: int = 1 << 28) -> Recipe:
         first = np.array([7, 0, 5, 3, 11, 13], np.uint32)
         state, out = device.tensor(first), device.empty([n], "uint32")
 
-        def check(output: Any) -> str:
+        def check(output: Output) -> str:
             part = min(_PART, n)
             rng = np.random.default_rng(7)
             for start in (0, n - part, *rng.integers(0, n - part + 1, _PARTS)):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +16,10 @@ from ..device import Device
 from ..dtypes import DataType
 from .case import Case, Peer, Recipe, shape
 from .peers import Torch
-from .values import bits, offsets, same_bits, sampled
+from .values import Key, bits, offsets, same_bits, sampled
+
+if TYPE_CHECKING:
+    import torch
 
 Coordinates = Sequence[np.ndarray]
 Source = Callable[[Coordinates, Sequence[int]], np.ndarray]
@@ -26,8 +30,8 @@ Sizes = Callable[[Scale], Sequence[int]]
 def rearranged(
     operator: str, what: str, data_type: DataType, sizes: Sizes,
     sizes_of: Callable[[Sequence[int]], Sequence[int]],
-    call: Callable[[Any, Any], Any], source: Source, torch: Callable[[Any, Any], Any], *,
-    inputs: int = 1,
+    call: Callable[[dml.Tensor, dml.Tensor], object], source: Source,
+    torch: Callable[[ModuleType, torch.Tensor], object], *, inputs: int = 1
 ) -> Recipe:
     """``sizes_of`` is the output's sizes, ``call(x, out)`` our function, ``torch(torch, x)``
     PyTorch's."""
@@ -45,7 +49,7 @@ def rearranged(
         pattern = bits(data_type, count)
         x, out = pattern.tensor(device).reshape(*in_sizes), device.empty(result, data_type)
 
-        def expected(key: Any) -> np.ndarray:
+        def expected(key: Key) -> np.ndarray:
             axes = range(len(result))
             at = [offsets(key, result, [int(d == axis) for d in axes]) for axis in axes]
             at_source = source(at, in_sizes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import kompute_dml as dml
 
@@ -13,6 +13,9 @@ from ..cases import case as cases
 from ..cases.sequences import recurrent as reference
 from .case import Peer, Recipe
 from .ordinary import ordinary
+
+if TYPE_CHECKING:
+    import torch
 
 _GATES = {"LSTM": 4, "GRU": 3}
 _TORCH = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2)}
@@ -35,7 +38,7 @@ def recurrent(kind: str, units: int, steps: int, batches: int) -> Recipe:
             activation_descs=descs, output_sequence=True, room=1e-4,
             operations=2 * length * count * 2 * n * gates * n, **more)
 
-    def torch_peers(torch: ModuleType, x: Any, *weights: Any) -> Iterator[Peer]:
+    def torch_peers(torch: ModuleType, x: torch.Tensor, *weights: torch.Tensor) -> Iterator[Peer]:
         torch.backends.cudnn.allow_tf32 = False
         torch.backends.cuda.matmul.allow_tf32 = False
         n = x.shape[-1]

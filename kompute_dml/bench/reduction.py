@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,7 +20,10 @@ from ..dtypes import DataType
 from .case import Case, Peer, Recipe, shape, touched_bytes
 from .ordinary import ordinary
 from .peers import Torch
-from .values import Pattern, host, numbers, offsets, room, sampled
+from .values import Key, Output, Pattern, host, numbers, offsets, room, sampled
+
+if TYPE_CHECKING:
+    import torch
 
 _SIDE = 16384
 _MATRICES = (_SIDE, _SIDE)
@@ -47,7 +50,7 @@ def _operator(function: str) -> tuple[str, dict[str, Any]]:
 
 
 def _torch(function: str, axes: tuple[int, ...]) -> Callable[..., Iterator[Peer]]:
-    def peers(torch: ModuleType, x: Any) -> Iterator[Peer]:
+    def peers(torch: ModuleType, x: torch.Tensor) -> Iterator[Peer]:
         axis = None if len(axes) == x.dim() else axes[0]
         along = dict(dim=axes, keepdim=True)
         # Which of equal elements PyTorch finds is not defined. It takes the root of squares.
@@ -105,7 +108,7 @@ def _whole(name: str, types: str, data_type: DataType, function: str,
             total = whole * squares.sum() + squares[:rest].sum()
             return float(total / pattern.count if function == "AVERAGE" else total)
 
-        def check(output: Any) -> str:
+        def check(output: Output) -> str:
             got, wanted = float(host(output).reshape(-1)[0]), expected()
             most = 0.0 if function == "ARGMAX" else abs(wanted) * room(data_type.dtype)
             return "" if abs(got - wanted) <= most else f"{got}, which must be {wanted}"
@@ -146,11 +149,11 @@ def cumulative(axis: int, rows: int, columns: int) -> Recipe:
             worst = float((np.abs(got - expected) / np.maximum(expected, 1)).max())
             return "" if worst <= 1e-4 else f"{worst} off, relative to the sum"
 
-        def along_rows(key: tuple[Any, ...]) -> np.ndarray:
+        def along_rows(key: Key) -> np.ndarray:
             at = offsets(key, sizes, (sizes[1], 1))
             return before(at + 1) - before(at // sizes[1] * sizes[1])
 
-        def down_columns(output: Any) -> str:
+        def down_columns(output: Output) -> str:
             rng, wide = np.random.default_rng(7), min(_COLUMNS, sizes[1])
             for row in {0, sizes[0] - 1, *rng.integers(0, sizes[0], _PARTS).tolist()}:
                 start = int(rng.integers(0, sizes[1] - wide + 1))
@@ -179,7 +182,7 @@ def first_k(data_type: DataType, rows: int, columns: int, k: int = 50) -> Recipe
         rows_of = cases.Given((s.of(rows), max(s.of(columns), 2 * k)), -1, 1, data_type.dtype)
         return cases.case(lambda x: top(x, k), rows_of, k=k)
 
-    def torch_peers(torch: ModuleType, x: Any) -> Iterator[Peer]:
+    def torch_peers(torch: ModuleType, x: torch.Tensor) -> Iterator[Peer]:
         # PyTorch orders equal elements in some way.
         yield Peer("torch", lambda: x.topk(k, 1), checked=False)
 

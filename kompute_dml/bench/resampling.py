@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,7 +18,10 @@ from ..dtypes import DataType
 from .case import Case, Peer, Recipe, image_sizes, shape, touched_bytes
 from .ordinary import ordinary
 from .peers import Torch
-from .values import host, numbers, room
+from .values import Output, host, numbers, room
+
+if TYPE_CHECKING:
+    import torch
 
 _REGIONS = 1000
 _CHECKED = 4
@@ -33,7 +36,7 @@ def resampled(data_type: DataType) -> Recipe:
             doubled, cases.Given(image_sizes(s), -1, 1, data_type.dtype), **TWICE,
             room=room(data_type.dtype))
 
-    def torch_peers(torch: ModuleType, x: Any) -> Iterator[Peer]:
+    def torch_peers(torch: ModuleType, x: torch.Tensor) -> Iterator[Peer]:
         yield Peer("torch", lambda: torch.nn.functional.interpolate(
             x, scale_factor=2, mode="bilinear"))
 
@@ -65,7 +68,7 @@ def aligned(data_type: DataType, side: int = 50, cells: int = 7, samples: int = 
             weights = np.maximum(1 - np.abs(at[:, None] - np.arange(side)), 0)
             return np.asarray(weights.reshape(cells, samples, side).mean(1))
 
-        def check(output: Any) -> str:
+        def check(output: Output) -> str:
             image = pattern.host().reshape(sizes[1:]).astype(np.float64)
             for part in (slice(0, _CHECKED), slice(count - _CHECKED, count)):
                 got = host(output[part]).astype(np.float64)

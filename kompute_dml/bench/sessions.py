@@ -10,12 +10,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import onnxruntime as kompute
 from ..errors import UnsupportedError
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 Open = Callable[[Path], Any]
 """Makes an ``onnxruntime.InferenceSession`` of a file."""
@@ -126,7 +129,7 @@ def in_turns(
     return {name: statistics.median(took[name]) if name in left else None for name in providers}
 
 
-def run(session: Any, feed: dict[str, Any]) -> Any:
+def run(session: onnxruntime.InferenceSession, feed: dict[str, np.ndarray]) -> Any:
     """The first result. An exporter leaves out what a model does not read."""
     return session.run(None, {x.name: feed[x.name] for x in session.get_inputs()})[0]
 

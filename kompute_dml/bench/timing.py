@@ -94,9 +94,9 @@ def has_gpu_clock(device: Device) -> bool:
 
 def measure(
     device: Any,
-    dispatch: Callable[[], Any],
+    dispatch: Callable[[], object],
     loop: Loop = ONCE,
-    bind: Callable[[], Any] = lambda: None,
+    bind: Callable[[], object] = lambda: None,
 ) -> Timings:
     """Time ``dispatch``, which records one dispatch. ``bind`` runs before each sample, untimed."""
     gpu_clock = has_gpu_clock(device)

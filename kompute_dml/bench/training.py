@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from ..cases.gradients import batch_gradient
 from ..cases.images import RESPONSE, normal
 from .case import Peer, Recipe, image_sizes
 from .ordinary import Peers, ordinary
+
+if TYPE_CHECKING:
+    import torch
 
 _EPSILON = 1e-5
 _POOL: dict[str, Any] = dict(
@@ -30,7 +33,7 @@ def _sizes(s: Scale, smaller: int = 1) -> tuple[int, ...]:
 def _peer(call: Callable[..., Any], checked: bool = True) -> Peers:
     """A peer that is one call of (torch.ops.aten, the inputs)."""
 
-    def peers(torch: ModuleType, *inputs: Any) -> Iterator[Peer]:
+    def peers(torch: ModuleType, *inputs: torch.Tensor) -> Iterator[Peer]:
         yield Peer("torch", partial(call, torch.ops.aten, *inputs), checked)
 
     return peers
@@ -74,14 +77,14 @@ def _maximum(s: Scale) -> cases.OperatorCase:
                       dilations=(1, 1), **_POOL)
 
 
-def _max_peers(torch: ModuleType, x: Any, dy: Any) -> Iterator[Peer]:
+def _max_peers(torch: ModuleType, x: torch.Tensor, dy: torch.Tensor) -> Iterator[Peer]:
     # PyTorch keeps the indices of the maxima.
     _, indices = torch.nn.functional.max_pool2d(x, 3, 2, 1, return_indices=True)
     yield Peer("torch", lambda: torch.ops.aten.max_pool2d_with_indices_backward(
         dy, x, [3, 3], [2, 2], [1, 1], [1, 1], False, indices))
 
 
-def _response_peers(torch: ModuleType, x: Any, dy: Any) -> Iterator[Peer]:
+def _response_peers(torch: ModuleType, x: torch.Tensor, dy: torch.Tensor) -> Iterator[Peer]:
     size = RESPONSE["local_size"]
     leaf = x.requires_grad_()
     y = torch.nn.functional.local_response_norm(
@@ -91,7 +94,10 @@ def _response_peers(torch: ModuleType, x: Any, dy: Any) -> Iterator[Peer]:
                checked=dy.element_size() > 2)
 
 
-def _adam_peers(torch: ModuleType, x: Any, m: Any, v: Any, g: Any, step: Any) -> Iterator[Peer]:
+def _adam_peers(
+    torch: ModuleType, x: torch.Tensor, m: torch.Tensor, v: torch.Tensor, g: torch.Tensor,
+    step: torch.Tensor
+) -> Iterator[Peer]:
     parameters = torch.nn.Parameter(x)
     parameters.grad = g
     optimizer = torch.optim.Adam([parameters], lr=0.01, fused=True)
@@ -122,7 +128,9 @@ def _batch_back(training: bool, s: Scale) -> cases.OperatorCase:
         _per_channel(s, 0.5, 1.5), epsilon=_EPSILON, room=1e-4)
 
 
-def _batch_back_peers(torch: ModuleType, x: Any, dy: Any, *given: Any) -> Iterator[Peer]:
+def _batch_back_peers(
+    torch: ModuleType, x: torch.Tensor, dy: torch.Tensor, *given: torch.Tensor
+) -> Iterator[Peer]:
     mean, variance, scale = (t.reshape(-1) for t in given)
     mean, deviation = mean.float(), (variance.float() + _EPSILON).rsqrt()
     # PyTorch uses the given mean where DirectML's operator computes it.
@@ -130,31 +138,35 @@ def _batch_back_peers(torch: ModuleType, x: Any, dy: Any, *given: Any) -> Iterat
         dy, x, scale, None, None, mean, deviation, True, _EPSILON, [True] * 3), checked=False)
 
 
-def _inference_back_peers(torch: ModuleType, x: Any, dy: Any, *given: Any) -> Iterator[Peer]:
+def _inference_back_peers(
+    torch: ModuleType, x: torch.Tensor, dy: torch.Tensor, *given: torch.Tensor
+) -> Iterator[Peer]:
     mean, variance, scale = (t.reshape(-1) for t in given)
     yield Peer("torch", lambda: torch.ops.aten.native_batch_norm_backward(
         dy, x, scale, mean, variance, None, None, False, _EPSILON, [True] * 3), checked=False)
 
 
-def _batch_peers(torch: ModuleType, x: Any, scale: Any, bias: Any) -> Iterator[Peer]:
+def _batch_peers(
+    torch: ModuleType, x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor
+) -> Iterator[Peer]:
     # PyTorch gives the reciprocal of the deviation where DirectML gives the variance.
     yield Peer("torch", lambda: torch.ops.aten.native_batch_norm(
         x, scale.reshape(-1), bias.reshape(-1), None, None, True, 0.0, _EPSILON), checked=False)
 
 
-def _resample_peers(torch: ModuleType, dy: Any) -> Iterator[Peer]:
+def _resample_peers(torch: ModuleType, dy: torch.Tensor) -> Iterator[Peer]:
     n, c, h, w = dy.shape
     # PyTorch adds up FLOAT16 in FLOAT16.
     yield Peer("torch", lambda: torch.ops.aten.upsample_bilinear2d_backward(
         dy, [h, w], [n, c, h // 2, w // 2], False, None, None), checked=dy.element_size() > 2)
 
 
-def _slice_peers(torch: ModuleType, dy: Any) -> Iterator[Peer]:
+def _slice_peers(torch: ModuleType, dy: torch.Tensor) -> Iterator[Peer]:
     h, w = dy.shape
     yield Peer("torch", lambda: torch.ops.aten.slice_backward(dy, [h, 2 * w], 1, 0, 2 * w, 2))
 
 
-def _average_peers(torch: ModuleType, dy: Any) -> Iterator[Peer]:
+def _average_peers(torch: ModuleType, dy: torch.Tensor) -> Iterator[Peer]:
     n, c, h, w = dy.shape
     x = dy.new_empty((n, c, 2 * h, 2 * w))
     yield Peer("torch", lambda: torch.ops.aten.avg_pool2d_backward(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from .constants import initialized
 from .convolution import TO_NCHW, both_formats
 from .ordinary import ordinary
 from .values import room
+
+if TYPE_CHECKING:
+    import torch
 
 
 def transposed_convolution(
@@ -37,16 +40,19 @@ def transposed_convolution(
                 for j in range(kernel):
                     whole[:, i : i + 2 * h : 2, j : j + 2 * h : 2] += x @ w[:, :, i, j]
             inside = slice(start, start + 2 * h)
-            return whole[:, inside, inside].transpose(TO_NCHW)
+            return whole[:, inside, inside].transpose(*TO_NCHW)
 
         prepared: dict[int, Any] = {}
 
-        def call(f: Any, x: Any, w: Any, /, out: Any = None) -> Any:
+        def call(
+            f: Callable[..., dml.Tensor], x: dml.Tensor, w: dml.Tensor, /,
+            out: dml.Tensor | None = None
+        ) -> Any:
             if out is None:
-                out = x.device.empty((n, 2 * h, 2 * h, k), data_type).transpose(TO_NCHW)
+                out = x.device.empty((n, 2 * h, 2 * h, k), data_type).transpose(*TO_NCHW)
                 prepared[id(out)] = initialized(
                     x.device, dml.ConvolutionOperatorDesc, "filter_tensor",
-                    {"input_tensor": x.transpose(TO_NCHW), "filter_tensor": w,
+                    {"input_tensor": x.transpose(*TO_NCHW), "filter_tensor": w,
                      "output_tensor": out},
                     mode=ConvolutionMode.CROSS_CORRELATION,
                     direction=ConvolutionDirection.BACKWARD, strides=(2, 2), dilations=(1, 1),
@@ -60,7 +66,7 @@ def transposed_convolution(
             room=room(dtype),
             operations=2 * n * h * h * c * k * kernel**2)
 
-    def torch_peers(torch: ModuleType, x: Any, w: Any) -> Iterator[Peer]:
+    def torch_peers(torch: ModuleType, x: torch.Tensor, w: torch.Tensor) -> Iterator[Peer]:
         return both_formats(torch, torch.nn.functional.conv_transpose2d, x.permute(TO_NCHW), w,
                             stride=2, padding=start)
 

@@ -7,19 +7,29 @@ element from a wrong place has another value. Only the block is uploaded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 import kompute_dml as dml
 
 from ..device import Device
+from ..dtypes import DataType
+
+if TYPE_CHECKING:
+    import torch
 
 _PERIOD = 1_000_003
 _SAMPLES = 24
 """Parts of an output that are checked, ..."""
 _PART = 1 << 15
 """... and the most elements of each."""
+
+Output: TypeAlias = "dml.Tensor | torch.Tensor | np.ndarray"
+"""What a case or a peer computes."""
+Key: TypeAlias = "tuple[int | slice, ...]"
+"""An index of a part of an output."""
 
 
 class Pattern:
@@ -48,18 +58,18 @@ class Pattern:
         return whole.reshape(-1)[: self.count]
 
 
-def bits(data_type: Any, count: int, seed: int = 1) -> Pattern:
+def bits(data_type: DataType, count: int, seed: int = 1) -> Pattern:
     """Random bits, for operators that only move elements."""
     words = np.random.default_rng(seed).integers(0, 2**32, 2 * _PERIOD, np.uint32)
     return Pattern(words.view(data_type.dtype)[: min(_PERIOD, count)], count)
 
 
-def numbers(dtype: Any, count: int, low: float, high: float, seed: int) -> Pattern:
+def numbers(dtype: npt.DTypeLike, count: int, low: float, high: float, seed: int) -> Pattern:
     uniform = np.random.default_rng(seed).uniform(low, high, min(_PERIOD, count))
     return Pattern(uniform.astype(dtype), count)
 
 
-def integers(rng: np.random.Generator, data_type: Any, sizes: tuple[int, ...]) -> np.ndarray:
+def integers(rng: np.random.Generator, data_type: DataType, sizes: tuple[int, ...]) -> np.ndarray:
     """Integers of the whole range. Those of 32 bits are small: float64 holds sums of their
     products."""
     info = np.iinfo(data_type.dtype)
@@ -71,7 +81,7 @@ def integers(rng: np.random.Generator, data_type: Any, sizes: tuple[int, ...]) -
     return words.view(np.uint8)[:count].view(data_type.dtype).reshape(sizes)
 
 
-def host(part: Any) -> np.ndarray:
+def host(part: Output) -> np.ndarray:
     """A part of an output of the device, PyTorch or NumPy, as an array."""
     if hasattr(part, "desc") and not part.desc.is_packed:
         part = part.copy()  # else all that lies between its elements is read
@@ -80,7 +90,7 @@ def host(part: Any) -> np.ndarray:
     return np.asarray(part.numpy() if hasattr(part, "numpy") else part)
 
 
-def samples(sizes: Sequence[int]) -> Iterator[tuple[Any, ...]]:
+def samples(sizes: Sequence[int]) -> Iterator[Key]:
     """Indices of parts, the first and the last among them, spread over a tensor."""
     inner, depth = 1, len(sizes)
     while depth > 1 and inner * sizes[depth - 1] <= _PART:
@@ -99,7 +109,7 @@ def samples(sizes: Sequence[int]) -> Iterator[tuple[Any, ...]]:
         yield (*index, slice(start * length, min((start + 1) * length, axis)))
 
 
-def offsets(key: tuple[Any, ...], sizes: Sequence[int], strides: Sequence[int]) -> np.ndarray:
+def offsets(key: Key, sizes: Sequence[int], strides: Sequence[int]) -> np.ndarray:
     """Offsets of the elements that ``key`` selects, in a tensor of these strides."""
     total = np.zeros((), np.int64)
     for axis, (size, stride) in enumerate(zip(sizes, strides)):
@@ -113,12 +123,12 @@ def offsets(key: tuple[Any, ...], sizes: Sequence[int], strides: Sequence[int]) 
 
 def sampled(
     sizes: Sequence[int],
-    expected: Callable[[tuple[Any, ...]], np.ndarray],
+    expected: Callable[[Key], np.ndarray],
     compare: Callable[[np.ndarray, np.ndarray], str],
-) -> Callable[[Any], str]:
+) -> Callable[[Output], str]:
     """A check that compares parts of an output with ``expected``."""
 
-    def check(output: Any) -> str:
+    def check(output: Output) -> str:
         for key in samples(sizes):
             problem = compare(host(output[key]), expected(key))
             if problem:
@@ -128,7 +138,7 @@ def sampled(
     return check
 
 
-def _text(key: tuple[Any, ...]) -> str:
+def _text(key: Key) -> str:
     return f"[{', '.join(f'{k.start}:{k.stop}' if isinstance(k, slice) else str(k) for k in key)}]"
 
 
@@ -140,7 +150,7 @@ def same_bits(got: np.ndarray, expected: np.ndarray) -> str:
     return _first(wrong, got, expected, "differ")
 
 
-def room(dtype: Any) -> float:
+def room(dtype: npt.DTypeLike) -> float:
     """How far a float may be off, relative to its size: one unit of FLOAT16."""
     return 1e-3 if dtype == np.float16 else 1e-5
 

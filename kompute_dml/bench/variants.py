@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..attributes import PaddingMode
 from ..cases import Scale
@@ -16,7 +17,7 @@ from .ordinary import ordinary
 _U8, _I64 = np.uint8, np.int64
 
 
-def _matrix(s: Scale, height: int = 0, width: int = 0, dtype: Any = np.float32) -> Given:
+def _matrix(s: Scale, height: int = 0, width: int = 0, dtype: npt.DTypeLike = np.float32) -> Given:
     """A matrix of about ``s.side`` rows and columns, the side changed by so many."""
     high = 0.9 if np.dtype(dtype).kind == "f" else 200
     return Given((s.side + height, s.side + width), 0.1, high, dtype, shared=True)
@@ -27,19 +28,19 @@ def _narrow(s: Scale, width: int) -> Given:
     return Given((-(-s.elements // (2 * width)), width), 0, 200, _U8, shared=True)
 
 
-def _planes(s: Scale, side: int, channels: int = 1, dtype: Any = np.float32) -> Given:
+def _planes(s: Scale, side: int, channels: int = 1, dtype: npt.DTypeLike = np.float32) -> Given:
     """Square planes. A multiple of ``channels`` of them."""
     count = max(1, s.elements // (side * side * channels)) * channels
     high = 0.9 if np.dtype(dtype).kind == "f" else 200
     return Given((1, count, side, side), 0.1, high, dtype, shared=True)
 
 
-def _numbers(count: int, size: int, dtype: Any = np.int32) -> np.ndarray:
+def _numbers(count: int, size: int, dtype: npt.DTypeLike = np.int32) -> np.ndarray:
     """Indices in no order, with duplicates."""
     return np.random.default_rng(3).integers(0, size, count).astype(dtype)
 
 
-def _joined(axis: int, *widths: int, dtype: Any = np.float32) -> Entry:
+def _joined(axis: int, *widths: int, dtype: npt.DTypeLike = np.float32) -> Entry:
     def entry(s: Scale) -> OperatorCase:
         parts = [_matrix(s, 0, w, dtype) for w in widths]
         return case(lambda *x: np.concatenate(x, axis), *parts, axis=axis,
@@ -60,7 +61,7 @@ def _split_many(s: Scale) -> OperatorCase:
                 sections=28, axis=1)
 
 
-def _split(width: int, dtype: Any = np.float32) -> Entry:
+def _split(width: int, dtype: npt.DTypeLike = np.float32) -> Entry:
     def entry(s: Scale) -> OperatorCase:
         first = s.side // 2 - 1
         sizes = (first, s.side + width - first)
@@ -70,7 +71,7 @@ def _split(width: int, dtype: Any = np.float32) -> Entry:
     return entry
 
 
-def _sliced(key: tuple[slice, slice], dtype: Any = np.float32, more: int = 1) -> Entry:
+def _sliced(key: tuple[slice, slice], dtype: npt.DTypeLike = np.float32, more: int = 1) -> Entry:
     """SLICE of a matrix whose last axis is ``more`` times as long."""
     def entry(s: Scale) -> OperatorCase:
         n = s.side, more * s.side
@@ -101,7 +102,7 @@ def _tiled(input_of: Callable[[Scale], Given], *repeats: int) -> Entry:
     return lambda s: case(lambda x: np.tile(x, repeats), input_of(s), repeats=repeats)
 
 
-def _to_space(b: int, side: int, dtype: Any = np.float32) -> Entry:
+def _to_space(b: int, side: int, dtype: npt.DTypeLike = np.float32) -> Entry:
     def compute(x: np.ndarray) -> np.ndarray:
         n, c, h, w = x.shape
         return x.reshape(n, b, b, c // b**2, h, w).transpose(0, 3, 4, 1, 5, 2).reshape(
@@ -110,7 +111,7 @@ def _to_space(b: int, side: int, dtype: Any = np.float32) -> Entry:
     return lambda s: case(compute, _planes(s, side, b * b, dtype), block_size=b)
 
 
-def _to_depth(b: int, side: int, dtype: Any = np.float32) -> Entry:
+def _to_depth(b: int, side: int, dtype: npt.DTypeLike = np.float32) -> Entry:
     def compute(x: np.ndarray) -> np.ndarray:
         n, c, h, w = x.shape
         return x.reshape(n, c, h // b, b, w // b, b).transpose(0, 3, 5, 1, 2, 4).reshape(
@@ -127,7 +128,7 @@ def _backwards(s: Scale) -> OperatorCase:
                 _matrix(s), lengths, axis=1)
 
 
-def _backwards_rows(dtype: Any) -> Entry:
+def _backwards_rows(dtype: npt.DTypeLike) -> Entry:
     """REVERSE_SUBSEQUENCES of the first half of the rows, all of one length."""
     def entry(s: Scale) -> OperatorCase:
         half = s.side // 2
@@ -139,7 +140,7 @@ def _backwards_rows(dtype: Any) -> Entry:
     return entry
 
 
-def _backwards_columns(width: int, dtype: Any) -> Entry:
+def _backwards_columns(width: int, dtype: npt.DTypeLike) -> Entry:
     """REVERSE_SUBSEQUENCES of columns, each with a length of its own."""
     def entry(s: Scale) -> OperatorCase:
         n = _numbers(s.side + width, s.side + 1)[None]
@@ -153,7 +154,7 @@ def _backwards_columns(width: int, dtype: Any) -> Entry:
     return entry
 
 
-def _gathered(axis: int, width: int = 0, dtype: Any = np.float32) -> Entry:
+def _gathered(axis: int, width: int = 0, dtype: npt.DTypeLike = np.float32) -> Entry:
     return lambda s: case(lambda x, i: x.take(i[0], axis), _matrix(s, 0, width, dtype),
                           _numbers(s.side, s.side)[None], axis=axis, index_dimensions=1)
 
@@ -164,7 +165,7 @@ def _gathered_scalars(s: Scale) -> OperatorCase:
                 axis=0, index_dimensions=1)
 
 
-def _along(axis: int, dtype: Any) -> Entry:
+def _along(axis: int, dtype: npt.DTypeLike) -> Entry:
     return lambda s: case(lambda x, i: np.take_along_axis(x, i, axis), _matrix(s),
                           _numbers(s.side**2, s.side, dtype).reshape(s.side, -1), axis=axis)
 
@@ -182,7 +183,7 @@ def _flat(f: Callable[..., Any], /, *inputs: Any, **more: Any) -> Any:
     return y.reshape(y.sizes[-1])
 
 
-def _scattered(axis: int, dtype: Any, kind: Any = np.float32) -> Entry:
+def _scattered(axis: int, dtype: npt.DTypeLike, kind: npt.DTypeLike = np.float32) -> Entry:
     def compute(x: np.ndarray, i: np.ndarray, new: np.ndarray) -> np.ndarray:
         x = x.copy()
         np.put_along_axis(x, i, new, axis)

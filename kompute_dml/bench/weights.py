@@ -23,7 +23,7 @@ from ..graph.desc import (
     OutputGraphEdgeDesc,
 )
 from .case import Case, Recipe, product_operations, touched_bytes
-from .values import close, host, numbers
+from .values import Output, close, host, numbers
 
 _UINT4 = DataType.UINT4
 _MIDDLE = 8
@@ -56,7 +56,7 @@ def weights(data_type: DataType, m: int, k: int, n: int, block: int = 32) -> Rec
         temporary = device.create_buffer(max(
             4, compiled.binding_properties.temporary_resource_size))
 
-        def table(b: Any) -> Any:
+        def table(b: dml.Tensor) -> Any:
             bindings = device.create_binding_table(compiled)
             bindings.bind_inputs([_bound(t) for t in (x, b, scales)])
             bindings.bind_outputs([_bound(out)])
@@ -70,7 +70,7 @@ def weights(data_type: DataType, m: int, k: int, n: int, block: int = 32) -> Rec
             device.record_dispatch(compiled, next(turns))
             return out
 
-        def check(output: Any) -> str:
+        def check(output: Output) -> str:
             got = host(output)
             for part in (slice(0, _CHECKED), slice(max(0, columns - _CHECKED), columns)):
                 y = np.stack([packed[part] & 15, packed[part] >> 4], -1).reshape(-1, inner)
@@ -89,7 +89,7 @@ def weights(data_type: DataType, m: int, k: int, n: int, block: int = 32) -> Rec
     return Recipe("DML_OPERATOR_GEMM", types, make)
 
 
-def _bound(t: Any) -> Any:
+def _bound(t: dml.Tensor) -> Any:
     return dml.BufferBinding(dml.Buffer(t.device, t.allocation, t.desc.total_tensor_size_in_bytes))
 
 
@@ -130,7 +130,7 @@ def quantization(data_type: DataType, way: str, across: bool = False, side: int 
         def dequantize() -> Any:
             return dml.dequantize(q, (scales,), quantization_type=kind, out=y)
 
-        def check(output: Any) -> str:
+        def check(output: Output) -> str:
             """Dequantized again, for NumPy has no types of 4 bits."""
             back = dequantize()
             for row in sorted({0, n // 2, n - 1}):
