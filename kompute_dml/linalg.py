@@ -38,7 +38,7 @@ __all__ = [  # noqa: RUF022  (the device's first)
 def _of_host(name: str) -> Callable[..., Any]:
     numpys = getattr(np.linalg, name)
 
-    def call(*operands: Any, host: bool = False, **options: Any) -> Any:
+    def call(*operands: object, host: bool = False, **options: object) -> Any:
         if not host:
             raise on_host(name)
         device = device_of(*operands)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .arrays.creation import arange
-from .arrays.operand import as_tensor, cast, dml, find_device, reshape
+from .arrays.operand import DeviceLike, as_tensor, cast, dml, find_device, reshape
 from .arrays.reductions import argsort, cumsum
 from .arrays.selection import take
 from .dtypes import DataType, element_type
@@ -35,7 +35,7 @@ class Generator:
     the numbers are drawn. Without a seed, the system's randomness is one.
     """
 
-    def __init__(self, seed: int | None = None, *, device: object = None) -> None:
+    def __init__(self, seed: int | None = None, *, device: DeviceLike = None) -> None:
         entropy = int.from_bytes(os.urandom(8), "little") if seed is None else seed
         expect(isinstance(entropy, (int, np.integer)) and entropy >= 0, "default_rng", "seed",
                "be an integer of at least 0", seed)
@@ -159,7 +159,7 @@ def _shape(size: Size) -> tuple[int, ...]:
     return integers("random", "size", [size] if isinstance(size, (int, np.integer)) else size)
 
 
-def default_rng(seed: int | None = None, *, device: object = None) -> Generator:
+def default_rng(seed: int | None = None, *, device: DeviceLike = None) -> Generator:
     """A generator, as numpy.random.default_rng."""
     return Generator(seed, device=device)
 

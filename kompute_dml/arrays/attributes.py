@@ -9,22 +9,23 @@ import numpy as np
 from ..errors import expect
 from ..tensors import Tensor
 from ..tensors.attached import NUMPY
+from ..tensors.types import TensorLike
 from .operand import as_tensor
 from .registry import array_function, publish
 
 
 @array_function(public=False)
-def shape(x: Any) -> tuple[int, ...]:
+def shape(x: TensorLike) -> tuple[int, ...]:
     return as_tensor(x).shape
 
 
 @array_function(public=False)
-def ndim(x: Any) -> int:
+def ndim(x: TensorLike) -> int:
     return as_tensor(x).ndim
 
 
 @array_function(public=False)
-def size(x: Any, axis: int | None = None) -> int:
+def size(x: TensorLike, axis: int | None = None) -> int:
     return as_tensor(x).size if axis is None else as_tensor(x).shape[axis]
 
 
@@ -40,17 +41,17 @@ def can_cast(from_: Any, to: Any, casting: Any = "safe") -> bool:
 
 
 @array_function(public=False)
-def iscomplexobj(x: Any) -> bool:
+def iscomplexobj(x: TensorLike) -> bool:
     return False
 
 
 @array_function(public=False)
-def isrealobj(x: Any) -> bool:
+def isrealobj(x: TensorLike) -> bool:
     return True
 
 
 def _on_the_host(function: Any) -> Any:
-    def host(value: Any) -> Any:
+    def host(value: object) -> Any:
         return value.numpy() if isinstance(value, Tensor) else value
 
     return lambda *args, **kwargs: function(
@@ -64,7 +65,7 @@ def save(file: Any, x: Any) -> None:
     np.save(file, x.numpy() if isinstance(x, Tensor) else x)
 
 
-def savez(file: Any, *arrays: Any, **named: Any) -> None:
+def savez(file: object, *arrays: object, **named: object) -> None:
     """Write tensors to one file, as numpy.savez does."""
     _on_the_host(np.savez)(file, *arrays, **named)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,10 @@ import numpy as np
 from ..errors import expect
 from ..tensors import Tensor
 from ..tensors.attached import UFUNCS
-from ..tensors.types import TensorLike, floating
+from ..tensors.types import DType, TensorLike, floating
 from .movement import concatenate, flip, moveaxis, pad
 from .operand import as_tensor, cast, computed, result
-from .reductions import amax, amin, axes_of, prod
+from .reductions import Axis, amax, amin, axes_of, prod
 from .reductions import sum as sum_over
 from .registry import array_function
 from .selection import where
@@ -23,7 +23,7 @@ from .ufuncs import Compute, define
 _LN2 = math.log(2)
 
 
-def _of_floats(*values: Any) -> list[Tensor]:
+def _of_floats(*values: object) -> list[Tensor]:
     """Operands as tensors of the float type in which NumPy computes a function of them."""
     tensors = [computed(v, *values) for v in values]
     kind = floating("composed", np.result_type(*(t.dtype for t in tensors)))
@@ -87,20 +87,22 @@ def _log_over(base: float) -> Callable[[Tensor], Tensor]:
 
 
 def _floats(compute: Callable[..., Tensor]) -> Compute:
-    def of(name: str, values: Any, dtype: Any, out: Any) -> Tensor:
+    def of(
+        name: str, values: Sequence[object], dtype: DType[np.generic] | None, out: object
+    ) -> Tensor:
         tensors = _of_floats(*values)
         return compute(*(tensors if dtype is None else [cast(t, dtype) for t in tensors]))
 
     return of
 
 
-def _float_power(name: str, values: Any, dtype: Any, out: Any) -> Tensor:
+def _float_power(name: str, values: Sequence[object], dtype: object, out: object) -> Tensor:
     return UFUNCS["power"](cast(computed(values[0], *values), np.dtype(np.float32)), values[1])
 
 
 def _with_nan(name: str) -> Compute:
     """The other operand where one is NaN."""
-    def of(_: str, values: Any, dtype: Any, out: Any) -> Tensor:
+    def of(_: str, values: Sequence[object], dtype: object, out: Tensor | None) -> Tensor:
         x, y = (computed(v, *values) for v in values)
         both = UFUNCS[name](x, y)
         if both.dtype.kind != "f":
@@ -111,7 +113,7 @@ def _with_nan(name: str) -> Compute:
     return of
 
 
-def _gcd(name: str, values: Any, dtype: Any, out: Any) -> Tensor:
+def _gcd(name: str, values: Sequence[object], dtype: object, out: Tensor | None) -> Tensor:
     """Euclid's algorithm, until the device says that no remainder is left."""
     x, y = (abs(computed(v, *values)) for v in values)
     x, y = x + y * 0, y + x * 0
@@ -203,7 +205,9 @@ _ignoring("min", amin, math.inf)
 
 
 @array_function()
-def nanmean(x: TensorLike, axis: Any = None, keepdims: bool = False) -> Tensor:
+def nanmean(
+    x: TensorLike, axis: Axis = None, keepdims: bool = False
+) -> Tensor:
     """The mean of the elements that are not NaN."""
     t = computed(x)
     count = (~UFUNCS["isnan"](t)).sum(axis, keepdims=keepdims)

@@ -17,7 +17,18 @@ from ..functions import functions as directml
 from ..tensors import Tensor
 from ..tensors.attached import F, attached
 from ..tensors.types import BOOL, DataTypeLike, TensorLike, device_type, element_type, host_array
-from .operand import as_tensor, as_truth, astype, cast, copied, dml, find_device, number, store
+from .operand import (
+    DeviceLike,
+    as_tensor,
+    as_truth,
+    astype,
+    cast,
+    copied,
+    dml,
+    find_device,
+    number,
+    store,
+)
 from .registry import array_function, publish, spelled
 
 
@@ -32,12 +43,12 @@ def _publish(*names: str) -> Callable[[F], F]:
     return register
 
 
-def _holds_tensors(data: Any) -> bool:
+def _holds_tensors(data: object) -> bool:
     return isinstance(data, Tensor) or (isinstance(data, (list, tuple)) and any(
         _holds_tensors(v) for v in data))
 
 
-def _on_host(data: Any) -> Any:
+def _on_host(data: object) -> Any:
     """Nested lists of tensors, as lists of arrays."""
     if isinstance(data, Tensor):
         return data.numpy()
@@ -48,7 +59,9 @@ def _on_host(data: Any) -> Any:
 
 
 @_publish("tensor", "array", "from_numpy")
-def tensor(data: TensorLike, dtype: DataTypeLike | None = None, *, device: Any = None) -> Tensor:
+def tensor(
+    data: TensorLike, dtype: DataTypeLike | None = None, *, device: DeviceLike = None
+) -> Tensor:
     """A copy of ``data`` on the device.
 
     Arrays keep their type. Python floats become FLOAT32, integers INT64, truth values bool.
@@ -70,7 +83,9 @@ def tensor(data: TensorLike, dtype: DataTypeLike | None = None, *, device: Any =
 
 
 @_publish("asarray", "as_tensor")
-def asarray(data: TensorLike, dtype: DataTypeLike | None = None, *, device: Any = None) -> Tensor:
+def asarray(
+    data: TensorLike, dtype: DataTypeLike | None = None, *, device: DeviceLike = None
+) -> Tensor:
     """``data`` itself if it is such a tensor, else a copy, as :func:`tensor` makes it."""
     same = isinstance(data, Tensor) and (dtype is None or element_type(dtype) == data.dtype) and (
         device is None or find_device(device) is data.device)
@@ -97,7 +112,7 @@ def to(x: Tensor, target: Any) -> Any:
 
 
 @attached
-def to_device(x: Tensor, device: Any) -> Tensor:
+def to_device(x: Tensor, device: DeviceLike) -> Tensor:
     """``x`` on another device, through the host."""
     return asarray(x, device=device)
 
@@ -113,27 +128,27 @@ def _sizes(name: str, shape: tuple[Any, ...]) -> list[int]:
     return [whole(name, "shape", n) for n in sizes]
 
 
-def _filled(name: str, shape: Any, value: Any, dtype: Any, device: Any) -> Tensor:
+def _filled(name: str, shape: Any, value: Any, dtype: object, device: DeviceLike) -> Tensor:
     kind = element_type(dtype)
     y = find_device(device).empty(_sizes(name, shape), device_type(kind))
     return store(as_truth(y) if kind == BOOL else y, number(value, kind))
 
 
 @_publish()
-def zeros(*shape: Any, dtype: DataTypeLike = "float32", device: Any = None) -> Tensor:
+def zeros(*shape: Any, dtype: DataTypeLike = "float32", device: DeviceLike = None) -> Tensor:
     """Zeros of these sizes."""
     return _filled("zeros", shape, 0, dtype, device)
 
 
 @_publish()
-def ones(*shape: Any, dtype: DataTypeLike = "float32", device: Any = None) -> Tensor:
+def ones(*shape: Any, dtype: DataTypeLike = "float32", device: DeviceLike = None) -> Tensor:
     """Ones of these sizes."""
     return _filled("ones", shape, 1, dtype, device)
 
 
 @_publish()
-def full(shape: Any, fill_value: Any, dtype: DataTypeLike | None = None, *,
-         device: Any = None) -> Tensor:
+def full(shape: object, fill_value: TensorLike, dtype: DataTypeLike | None = None, *,
+         device: DeviceLike = None) -> Tensor:
     """One number everywhere. The default type is that of :func:`tensor`."""
     kind = host_array(fill_value).dtype if dtype is None else dtype
     value = fill_value.item() if hasattr(fill_value, "item") else fill_value
@@ -141,7 +156,7 @@ def full(shape: Any, fill_value: Any, dtype: DataTypeLike | None = None, *,
 
 
 @_publish()
-def empty(*shape: Any, dtype: DataTypeLike = "float32", device: Any = None) -> Tensor:
+def empty(*shape: object, dtype: DataTypeLike = "float32", device: DeviceLike = None) -> Tensor:
     """Undefined contents."""
     kind = element_type(dtype)
     y = find_device(device).empty(_sizes("empty", shape), device_type(kind))
@@ -150,7 +165,7 @@ def empty(*shape: Any, dtype: DataTypeLike = "float32", device: Any = None) -> T
 
 @_publish()
 def arange(start: float, stop: float | None = None, step: float = 1, *,
-           dtype: DataTypeLike | None = None, device: Any = None) -> Tensor:
+           dtype: DataTypeLike | None = None, device: DeviceLike = None) -> Tensor:
     """``start + k * step`` below ``stop``: INT64 for integers, else FLOAT32."""
     if stop is None:
         start, stop = 0, start
@@ -167,14 +182,14 @@ def arange(start: float, stop: float | None = None, step: float = 1, *,
 
 @_publish()
 def linspace(start: float, stop: float, num: int = 50, *, dtype: DataTypeLike = "float32",
-             device: Any = None) -> Tensor:
+             device: DeviceLike = None) -> Tensor:
     """``num`` numbers at equal distances, both ends included."""
     return tensor(np.linspace(start, stop, num).astype(element_type(dtype)), device=device)
 
 
 @_publish()
 def logspace(start: float, stop: float, num: int = 50, base: float = 10.0, *,
-             dtype: DataTypeLike = "float32", device: Any = None) -> Tensor:
+             dtype: DataTypeLike = "float32", device: DeviceLike = None) -> Tensor:
     """``num`` powers of ``base``, from ``base ** start`` to ``base ** stop``."""
     return tensor(np.logspace(start, stop, num, base=base).astype(element_type(dtype)),
                   device=device)
@@ -182,52 +197,52 @@ def logspace(start: float, stop: float, num: int = 50, base: float = 10.0, *,
 
 @_publish()
 def geomspace(start: float, stop: float, num: int = 50, *, dtype: DataTypeLike = "float32",
-              device: Any = None) -> Tensor:
+              device: DeviceLike = None) -> Tensor:
     """``num`` numbers of equal ratios, both ends included."""
     return tensor(np.geomspace(start, stop, num).astype(element_type(dtype)), device=device)
 
 
 @_publish()
 def tri(N: int, M: int | None = None, k: int = 0, *, dtype: DataTypeLike = "float32",
-        device: Any = None) -> Tensor:
+        device: DeviceLike = None) -> Tensor:
     """Ones on diagonal ``k`` and below it, zeros elsewhere."""
     return tensor(np.tri(N, M, k, element_type(dtype)), device=device)
 
 
 @_publish()
 def frombuffer(buffer: Any, dtype: DataTypeLike = "float32", count: int = -1, offset: int = 0, *,
-               device: Any = None) -> Tensor:
+               device: DeviceLike = None) -> Tensor:
     """A copy of the elements in bytes, as numpy.frombuffer reads them."""
     return tensor(np.frombuffer(buffer, element_type(dtype), count, offset), device=device)
 
 
 @_publish()
-def fromiter(values: Iterable[Any], dtype: DataTypeLike, count: int = -1, *,
-             device: Any = None) -> Tensor:
+def fromiter(values: Iterable[object], dtype: DataTypeLike, count: int = -1, *,
+             device: DeviceLike = None) -> Tensor:
     """A vector of what an iterator gives."""
     return tensor(np.fromiter(values, element_type(dtype), count), device=device)
 
 
 @_publish()
 def fromfunction(function: Callable[..., Any], shape: Sequence[int], *,
-                 dtype: DataTypeLike = "float32", device: Any = None) -> Tensor:
+                 dtype: DataTypeLike = "float32", device: DeviceLike = None) -> Tensor:
     """``function`` of the coordinates of all elements, which are tensors."""
     grid = [tensor(g.astype(element_type(dtype)), device=device) for g in np.indices(shape)]
     return asarray(function(*grid))
 
 
 @_publish()
-def load(file: Any, *, device: Any = None) -> Tensor:
+def load(file: Any, *, device: DeviceLike = None) -> Tensor:
     """The array of a file that numpy.save wrote."""
     return tensor(np.load(file, allow_pickle=False), device=device)
 
 
-def synchronize(device: Any = None) -> None:
+def synchronize(device: DeviceLike = None) -> None:
     """Wait for all work of a device, by default the default one."""
     find_device(device).synchronize()
 
 
-def get_array_module(*arrays: Any) -> Any:
+def get_array_module(*arrays: object) -> Any:
     """This module if one of the arrays is a tensor, else NumPy."""
     return kompute_dml if builtins.any(isinstance(x, Tensor) for x in arrays) else np
 
@@ -250,14 +265,14 @@ def ascontiguousarray(x: TensorLike, dtype: DataTypeLike | None = None) -> Tenso
 
 @_publish()
 def indices(dimensions: Sequence[int], *, dtype: DataTypeLike = "int64",
-            device: Any = None) -> Tensor:
+            device: DeviceLike = None) -> Tensor:
     """The coordinates of all elements, one tensor for each dimension, stacked."""
     return tensor(np.indices(tuple(dimensions), element_type(dtype)), device=device)
 
 
 @_publish()
 def eye(N: int, M: int | None = None, k: int = 0, *, dtype: DataTypeLike = "float32",
-        device: Any = None) -> Tensor:
+        device: DeviceLike = None) -> Tensor:
     """Ones on diagonal ``k``, zeros elsewhere."""
     kind = element_type(dtype)
     sizes = [whole("eye", "N", N), whole("eye", "M", N if M is None else M)]
@@ -267,8 +282,8 @@ def eye(N: int, M: int | None = None, k: int = 0, *, dtype: DataTypeLike = "floa
     return as_truth(y) if kind == BOOL else y
 
 
-def identity(n: TensorLike, dtype: DataTypeLike = "float32", *, device: Any = None,
-             scale_bias: Any = None, out: Tensor | None = None) -> Tensor:
+def identity(n: TensorLike, dtype: DataTypeLike = "float32", *, device: DeviceLike = None,
+             scale_bias: object = None, out: Tensor | None = None) -> Tensor:
     """The square matrix of ``n`` rows with ones on its diagonal, as numpy.identity. Of a tensor or
     an array, a copy by DirectML's function of this name:"""
     if isinstance(n, (int, np.integer)) and not isinstance(n, bool):

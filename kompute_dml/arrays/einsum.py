@@ -3,12 +3,11 @@ meet two at a time in a matrix product or a product of elements."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..errors import expect
 from ..layout import product
 from ..subscripts import parsed
 from ..tensors import Tensor
+from ..tensors.types import TensorLike
 from .matmul import matmul
 from .movement import diagonal
 from .operand import as_tensor, reshape
@@ -20,7 +19,7 @@ Term = tuple[Tensor, str]
 
 
 @array_function()
-def einsum(subscripts: str, *operands: Any, optimize: Any = None) -> Tensor:
+def einsum(subscripts: str, *operands: TensorLike, optimize: object = None) -> Tensor:
     """Sums of products by indices, as numpy.einsum with a string of subscripts. Operands meet from
     left to right, whatever ``optimize`` is."""
     expect(isinstance(subscripts, str), "einsum", "subscripts", "be a string", subscripts)

@@ -12,21 +12,21 @@ from ..tensors.types import TensorLike, dtype_of
 from .composed import nanmean
 from .movement import diagonal, split
 from .operand import as_tensor, copied, dml, store
-from .reductions import axes_of
+from .reductions import Axis, axes_of
 from .reductions import sum as sum_over
 from .registry import array_function
 from .selection import operand_like, where
 
 
 @array_function()
-def hsplit(x: TensorLike, indices_or_sections: Any) -> list[Tensor]:
+def hsplit(x: TensorLike, indices_or_sections: TensorLike) -> list[Tensor]:
     """:func:`split` along the second dimension, or the only one (numpy.hsplit)."""
     t = as_tensor(x)
     return split(t, indices_or_sections, 1 if t.ndim > 1 else 0)
 
 
 @array_function()
-def vsplit(x: TensorLike, indices_or_sections: Any) -> list[Tensor]:
+def vsplit(x: TensorLike, indices_or_sections: TensorLike) -> list[Tensor]:
     """:func:`split` along the first of at least two dimensions (numpy.vsplit)."""
     t = as_tensor(x)
     expect(t.ndim > 1, "vsplit", "x", "have at least 2 dimensions", t.summary())
@@ -34,7 +34,7 @@ def vsplit(x: TensorLike, indices_or_sections: Any) -> list[Tensor]:
 
 
 @array_function()
-def dsplit(x: TensorLike, indices_or_sections: Any) -> list[Tensor]:
+def dsplit(x: TensorLike, indices_or_sections: TensorLike) -> list[Tensor]:
     """:func:`split` along the third dimension (numpy.dsplit)."""
     t = as_tensor(x)
     expect(t.ndim > 2, "dsplit", "x", "have at least 3 dimensions", t.summary())
@@ -84,7 +84,9 @@ def select(condlist: Sequence[TensorLike], choicelist: Sequence[TensorLike],
 
 
 @array_function()
-def nanvar(x: TensorLike, axis: Any = None, ddof: float = 0, keepdims: bool = False) -> Tensor:
+def nanvar(
+    x: TensorLike, axis: Axis = None, ddof: float = 0, keepdims: bool = False
+) -> Tensor:
     """The variance of the elements that are not NaN; NaN where there are no more than ``ddof``."""
     t = as_tensor(x)
     if dtype_of(t).kind != "f":
@@ -97,12 +99,14 @@ def nanvar(x: TensorLike, axis: Any = None, ddof: float = 0, keepdims: bool = Fa
 
 
 @array_function()
-def nanstd(x: TensorLike, axis: Any = None, ddof: float = 0, keepdims: bool = False) -> Tensor:
+def nanstd(
+    x: TensorLike, axis: Axis = None, ddof: float = 0, keepdims: bool = False
+) -> Tensor:
     """The root of :func:`nanvar`."""
     return UFUNCS["sqrt"](nanvar(x, axis, ddof, keepdims))
 
 
-def _written(name: str, x: Any) -> Tensor:
+def _written(name: str, x: TensorLike) -> Tensor:
     if not isinstance(x, Tensor):
         raise ValidationError(f"{name}: expected a Tensor to write to, but got {type(x).__name__}")
     return x

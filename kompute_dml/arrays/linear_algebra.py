@@ -26,7 +26,7 @@ class LinAlgError(UnsupportedError, np.linalg.LinAlgError):
     """A matrix that has no such decomposition, as numpy.linalg.LinAlgError."""
 
 
-def _square(name: str, a: Any) -> Tensor:
+def _square(name: str, a: TensorLike) -> Tensor:
     t = computed(a)
     t = t if t.dtype.kind == "f" else cast(t, FLOAT32)
     expect(t.ndim == 2 and t.shape[0] == t.shape[1], name, "a", "be a square matrix",
@@ -178,7 +178,7 @@ def multi_dot(arrays: Any) -> Tensor:
 
 
 @array_function("linalg.lstsq", public=False)
-def lstsq(a: TensorLike, b: TensorLike, rcond: Any = None) -> Any:
+def lstsq(a: TensorLike, b: TensorLike, rcond: object = None) -> Any:
     """numpy.linalg.lstsq needs singular values, so it is computed on the host if it is asked to."""
     raise on_host("lstsq")
 
@@ -192,7 +192,7 @@ def on_host(name: str) -> UnsupportedError:
 
 
 def _refuse(name: str) -> None:
-    def refused(*args: Any, **options: Any) -> Any:
+    def refused(*args: object, **options: object) -> Any:
         raise on_host(name)
 
     array_function(f"linalg.{name}", public=False)(refused)

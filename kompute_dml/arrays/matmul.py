@@ -22,7 +22,7 @@ _MOST = 1 << 24
 """The most products of integers that exist at once."""
 
 
-def matmul(a: Any, b: Any) -> Tensor:
+def matmul(a: TensorLike, b: TensorLike) -> Tensor:
     """``a @ b``, as in numpy.matmul. A vector is a row on the left, a column on the right.
     Products of integers wrap."""
     a, b = as_tensor(a, b), as_tensor(b, a)

@@ -22,16 +22,18 @@ from ..layout import product
 from ..tensors import Tensor
 from ..tensors.types import DataTypeLike, TensorLike, dtype_of, element_type, is_number, promoted
 from .creation import zeros_like
-from .operand import as_tensor, as_truth, cast, copied, dml, find_device, result, store
+from .operand import DeviceLike, as_tensor, as_truth, cast, copied, dml, find_device, result, store
 from .operand import reshape as reshaped
-from .reductions import axes_of, bits_of
+from .reductions import Axis, axes_of, bits_of
 from .registry import array_function, publish, spelled
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 
 
 @array_function()
-def reshape(x: TensorLike, shape: Any, order: str = "C", *, copy: bool | None = None) -> Tensor:
+def reshape(
+    x: TensorLike, shape: int | Sequence[int], order: str = "C", *, copy: bool | None = None
+) -> Tensor:
     """Other sizes: a view where possible, else a copy."""
     expect(order in ("C", "F", "A"), "reshape", "order", "be C or F", order)
     t = as_tensor(x)
@@ -81,7 +83,7 @@ def moveaxis(x: TensorLike, source: Any, destination: Any) -> Tensor:
 
 
 @array_function()
-def squeeze(x: TensorLike, axis: Any = None) -> Tensor:
+def squeeze(x: TensorLike, axis: Axis = None) -> Tensor:
     """A view without dimensions of size 1."""
     t = as_tensor(x)
     axes = ([d for d, n in enumerate(t.sizes) if n == 1] if axis is None
@@ -92,7 +94,7 @@ def squeeze(x: TensorLike, axis: Any = None) -> Tensor:
 
 
 @array_function()
-def expand_dims(x: TensorLike, axis: Any) -> Tensor:
+def expand_dims(x: TensorLike, axis: Axis) -> Tensor:
     """A view with new dimensions of size 1."""
     t = as_tensor(x)
     places = axis if isinstance(axis, (tuple, list)) else (axis,)
@@ -104,13 +106,13 @@ def expand_dims(x: TensorLike, axis: Any) -> Tensor:
 
 
 @array_function()
-def broadcast_to(x: TensorLike, shape: Any, subok: bool = False) -> Tensor:
+def broadcast_to(x: TensorLike, shape: int | Sequence[int], subok: bool = False) -> Tensor:
     """A view that repeats dimensions of size 1."""
     return as_tensor(x).broadcast_to(shape)
 
 
 @array_function()
-def broadcast_arrays(*arrays: Any, subok: bool = False) -> tuple[Any, ...]:
+def broadcast_arrays(*arrays: TensorLike, subok: bool = False) -> tuple[Any, ...]:
     """Views of the same sizes (numpy.broadcast_arrays). Beside objects, which no tensor holds,
     tensors are copied to the host, and the results are arrays of NumPy's."""
     host = [x if isinstance(x, Tensor) else np.asarray(x) for x in arrays]
@@ -121,7 +123,7 @@ def broadcast_arrays(*arrays: Any, subok: bool = False) -> tuple[Any, ...]:
 
 
 @array_function()
-def flip(x: TensorLike, axis: Any = None) -> Tensor:
+def flip(x: TensorLike, axis: Axis = None) -> Tensor:
     """A copy with elements in the opposite order along ``axis``, by default along all."""
     t = as_tensor(x)
     axes = axes_of("flip", axis, t.ndim)
@@ -133,7 +135,7 @@ def flip(x: TensorLike, axis: Any = None) -> Tensor:
 
 
 @array_function()
-def roll(x: TensorLike, shift: Any, axis: Any = None) -> Tensor:
+def roll(x: TensorLike, shift: TensorLike, axis: Axis = None) -> Tensor:
     """A copy whose elements move along ``axis``, from the end back to the beginning."""
     t = as_tensor(x)
     if axis is None:
@@ -172,7 +174,7 @@ def concatenate(arrays: Sequence[TensorLike], axis: int | None = 0, out: Tensor 
     return result("concatenate", as_truth(y) if tensors[0].truth else y, out)
 
 
-def _common(name: str, arrays: Sequence[Any]) -> Any:
+def _common(name: str, arrays: Sequence[object]) -> Any:
     """The type of what is joined: FLOAT64 stays if all have it, as nothing is computed."""
     kinds = {dtype_of(x) for x in arrays}
     return kinds.pop() if len(kinds) == 1 else promoted(name, *arrays)
@@ -213,7 +215,7 @@ def _cut(t: Tensor, bounds: list[int], at: int) -> list[Tensor]:
 
 
 @array_function()
-def array_split(x: TensorLike, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
+def array_split(x: TensorLike, indices_or_sections: TensorLike, axis: int = 0) -> list[Tensor]:
     """Views of parts that differ by at most one in size (numpy.array_split)."""
     t = as_tensor(x)
     if not isinstance(indices_or_sections, (int, np.integer)):
@@ -227,7 +229,7 @@ def array_split(x: TensorLike, indices_or_sections: Any, axis: int = 0) -> list[
 
 
 @array_function("split", public=False)
-def split(x: TensorLike, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
+def split(x: TensorLike, indices_or_sections: TensorLike, axis: int = 0) -> list[Tensor]:
     """Views of equal parts, or of the parts between indices (numpy.split)."""
     t = as_tensor(x)
     (at,) = axes_of("split", axis, t.ndim)
@@ -240,7 +242,7 @@ def split(x: TensorLike, indices_or_sections: Any, axis: int = 0) -> list[Tensor
 
 
 @array_function(public=False)
-def tile(x: TensorLike, reps: Any) -> Tensor:
+def tile(x: TensorLike, reps: TensorLike) -> Tensor:
     """``x`` repeated along each dimension (numpy.tile)."""
     t = as_tensor(x)
     times = integers("tile", "reps", reps if isinstance(reps, (tuple, list)) else [reps])
@@ -251,7 +253,7 @@ def tile(x: TensorLike, reps: Any) -> Tensor:
 
 
 @array_function()
-def repeat(x: TensorLike, repeats: Any, axis: int | None = None) -> Tensor:
+def repeat(x: TensorLike, repeats: TensorLike, axis: int | None = None) -> Tensor:
     """Each element ``repeats`` times; a sequence is a number for each."""
     t = as_tensor(x)
     if axis is None:
@@ -289,7 +291,7 @@ def pad(x: TensorLike, pad_width: Any, mode: str = "constant", *,
     return as_truth(y) if t.truth else y
 
 
-def _triangle(x: Any, begin: int, end: int) -> Tensor:
+def _triangle(x: TensorLike, begin: int, end: int) -> Tensor:
     t = as_tensor(x)
     return dml("diagonal_matrix1")(t, value=0, diagonal_fill_begin=begin, diagonal_fill_end=end)
 
@@ -416,7 +418,7 @@ def append(x: TensorLike, values: TensorLike, axis: int | None = None) -> Tensor
     return concatenate([t, cast(new, t.dtype) if is_number(values) else new], axis)
 
 
-def _places(name: str, index: Any, n: int) -> np.ndarray:
+def _places(name: str, index: object, n: int) -> np.ndarray:
     """Positions along an axis, counted from the front."""
     if isinstance(index, slice):
         return np.arange(n)[index]
@@ -430,7 +432,7 @@ def _places(name: str, index: Any, n: int) -> np.ndarray:
 
 
 @array_function()
-def delete(x: TensorLike, obj: Any, axis: int | None = None) -> Tensor:
+def delete(x: TensorLike, obj: TensorLike, axis: int | None = None) -> Tensor:
     """A copy without some elements along ``axis`` (numpy.delete)."""
     t = as_tensor(x)
     if axis is None:
@@ -475,7 +477,7 @@ def resize(x: TensorLike, new_shape: Any) -> Tensor:
     return copied(reshaped(concatenate([flat] * times, 0)[:n], *sizes))
 
 
-def _given_sizes(shape: Any) -> tuple[int, ...]:
+def _given_sizes(shape: int | Sequence[int]) -> tuple[int, ...]:
     return integers("resize", "new_shape", shape if isinstance(shape, (tuple, list)) else [shape])
 
 
@@ -523,7 +525,7 @@ def copy(x: TensorLike, order: str = "K", subok: bool = False) -> Tensor:
     return copied(as_tensor(x))
 
 
-def from_dlpack(x: Any, *, device: Any = None) -> Tensor:
+def from_dlpack(x: Any, *, device: DeviceLike = None) -> Tensor:
     """A copy of another library's data in the host's memory, by DLPack."""
     try:
         kind = int(x.__dlpack_device__()[0])
@@ -542,7 +544,7 @@ publish("from_dlpack", from_dlpack)
 
 
 @array_function(public=False)
-def put(x: Tensor, indices: Any, values: TensorLike) -> None:
+def put(x: Tensor, indices: TensorLike, values: TensorLike) -> None:
     """Write values to elements by their index in one dimension (numpy.put)."""
     flat = x.reshaped(-1)
     expect(flat is not None, "put", "x", "have one dimension in memory", x.summary())
@@ -564,7 +566,7 @@ def apply_along_axis(func1d: Any, axis: int, arr: TensorLike, *args: Any, **opti
 
 
 @array_function("may_share_memory", "shares_memory", public=False)
-def may_share_memory(a: Any, b: Any, max_work: Any = None) -> bool:
+def may_share_memory(a: TensorLike, b: TensorLike, max_work: object = None) -> bool:
     """Whether two tensors have memory in common."""
     return (isinstance(a, Tensor) and isinstance(b, Tensor) and a.allocation is b.allocation
             and a.byte_offset < b.byte_offset + b.nbytes

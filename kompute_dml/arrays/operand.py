@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ..tensors.attached import attached
 from ..tensors.types import (
     BOOL,
     FLOAT64,
+    DataTypeLike,
     DType,
     device_type,
     element_type,
@@ -26,13 +27,16 @@ from ..tensors.types import (
 )
 from ..tracing import Tracer
 
+DeviceLike: TypeAlias = "Device | int | str | None"
+"""What names a device, see :func:`find_device`."""
+
 
 def dml(name: str) -> Any:
     """The function of the function level."""
     return functions()[name]
 
 
-def find_device(device: Any) -> Device:
+def find_device(device: DeviceLike) -> Device:
     """A Device as it is; the shared device of an index, UUID or name; the default one for None."""
     if isinstance(device, Device):
         return device
@@ -47,14 +51,14 @@ def as_truth(x: Tensor) -> Tensor:
     return x.viewed_as(DataType.UINT8, truth=True)
 
 
-def as_tensor(value: Any, *beside: Any) -> Tensor:
+def as_tensor(value: object, *beside: object) -> Tensor:
     """``value`` as a tensor, on the device of the tensors ``beside`` it."""
     if isinstance(value, Tensor):
         return value
     return device_of(*beside).tensor(host_array(value))
 
 
-def computed(value: Any, *beside: Any) -> Tensor:
+def computed(value: object, *beside: object) -> Tensor:
     """:func:`as_tensor`, of a type that DirectML computes with."""
     x = as_tensor(value, *beside)
     return cast(x, without_float64()) if x.dtype == FLOAT64 else x
@@ -65,7 +69,7 @@ def constant(array: np.ndarray, device: Device) -> Tensor:
     return device.tensor(array) if array.ndim else device.number(array)
 
 
-def cast(x: Tensor, dtype: DType[Any]) -> Tensor:
+def cast(x: Tensor, dtype: DType[np.generic]) -> Tensor:
     """``x`` converted to another type; ``x`` itself if it has that type.
 
     Floats that an integer type cannot hold wrap, as in NumPy and PyTorch, where DirectML's CAST
@@ -93,7 +97,7 @@ def cast(x: Tensor, dtype: DType[Any]) -> Tensor:
     return dml("if_")(dml("logical_less_than")(x, 0.0), signed, dml("cast")(x, kind))
 
 
-def operand(value: Any, dtype: DType[Any], device: Device) -> Any:
+def operand(value: object, dtype: DType[np.generic], device: Device) -> Any:
     """``value`` as elements of ``dtype``: a tensor, or a Python number as it is."""
     if isinstance(value, Tensor):
         return cast(value, dtype)
@@ -117,14 +121,14 @@ def copied(x: Tensor) -> Tensor:
 
 
 @attached
-def astype(x: Tensor, dtype: Any, copy: bool = True) -> Tensor:
+def astype(x: Tensor, dtype: DataTypeLike | None, copy: bool = True) -> Tensor:
     """``x`` converted to another type. With ``copy`` it is another tensor in any case."""
     y = cast(x, element_type(dtype))
     return copied(y) if copy and y.allocation is x.allocation else y
 
 
 @attached
-def reshape(x: Tensor, *sizes: Any) -> Tensor:
+def reshape(x: Tensor, *sizes: object) -> Tensor:
     """``x`` with other sizes: a view where possible, else a copy."""
     y = x.reshaped(*sizes)
     if y is None:
@@ -133,13 +137,13 @@ def reshape(x: Tensor, *sizes: Any) -> Tensor:
     return y
 
 
-def meets(out: Tensor, *tensors: Any) -> bool:
+def meets(out: Tensor, *tensors: object) -> bool:
     """Whether ``out`` shares memory with a tensor that has another layout or begins elsewhere."""
     return any(isinstance(t, Tensor) and t.allocation is out.allocation
                and (t.byte_offset, t.desc) != (out.byte_offset, out.desc) for t in tensors)
 
 
-def number(value: Any, dtype: DType[Any]) -> Any:
+def number(value: object, dtype: DType[np.generic]) -> Any:
     """A Python number for ``dtype``. Floats are truncated for integers."""
     if dtype == BOOL:
         return int(bool(value))
@@ -149,7 +153,7 @@ def number(value: Any, dtype: DType[Any]) -> Any:
     return value
 
 
-def store(out: Tensor, value: Any) -> Tensor:
+def store(out: Tensor, value: object) -> Tensor:
     """Write ``value`` to ``out``. It is broadcast and converted, as in NumPy's assignments."""
     if is_number(value):
         value = python_number(value)
@@ -174,7 +178,7 @@ def store(out: Tensor, value: Any) -> Tensor:
     return out
 
 
-def result(name: str, y: Tensor, out: Any) -> Tensor:
+def result(name: str, y: Tensor, out: Tensor | None) -> Tensor:
     """``y``, or ``out`` after ``y`` is written to it."""
     if out is None:
         return y

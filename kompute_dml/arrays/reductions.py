@@ -28,7 +28,7 @@ from .registry import array_function, publish, spelled
 Axis = int | Sequence[int] | None
 
 
-def axes_of(name: str, axis: Any, rank: int) -> tuple[int, ...]:
+def axes_of(name: str, axis: Axis, rank: int) -> tuple[int, ...]:
     """Axes counted from the front; all axes for None."""
     if axis is None:
         return tuple(range(rank))
@@ -49,7 +49,8 @@ def _without(y: Tensor, axes: Sequence[int], keepdims: bool) -> Tensor:
 
 
 def reduce(
-    name: str, x: Tensor, function: ReduceFunction, axis: Any, keepdims: bool, out: Any = None,
+    name: str, x: Tensor, function: ReduceFunction, axis: Axis,
+    keepdims: bool, out: Tensor | None = None
 ) -> Tensor:
     """DirectML's REDUCE over NumPy's axes."""
     computable(name, x.dtype)
@@ -77,7 +78,7 @@ def _of_nothing(name: str, x: Tensor, function: ReduceFunction, axes: Sequence[i
     return store(y, _NEUTRAL[function])
 
 
-def _summed(dtype: DType[Any]) -> DType[Any]:
+def _summed(dtype: DType[np.generic]) -> DType[Any]:
     """The type that NumPy sums such elements in."""
     if dtype.kind in "bi":
         return np.dtype(np.int64)
@@ -100,8 +101,10 @@ sum = _over("sum", ReduceFunction.SUM)
 prod = _over("prod", ReduceFunction.MULTIPLY)
 
 
-def _extreme(x: Any, function: ReduceFunction, name: str, axis: Any, keepdims: bool,
-             out: Any) -> Tensor:
+def _extreme(
+    x: TensorLike, function: ReduceFunction, name: str, axis: Axis,
+    keepdims: bool, out: Tensor | None
+) -> Tensor:
     t = computed(x)
     if t.dtype == BOOL:
         return result(name, as_truth(reduce(name, cast(t, np.dtype("uint8")), function, axis,
@@ -183,7 +186,9 @@ def std(x: TensorLike, axis: Axis = None, dtype: DataTypeLike | None = None,
     return result("std", dml("sqrt")(of), out)
 
 
-def _truth_of(x: Any, axis: Any, out: Any, keepdims: bool, extreme: Any, of_none: bool) -> Tensor:
+def _truth_of(
+    x: TensorLike, axis: object, out: Any, keepdims: bool, extreme: Any, of_none: bool
+) -> Tensor:
     """The largest or the smallest truth value; ``of_none`` without elements."""
     t = cast(as_tensor(x), BOOL)
     if t.size:
@@ -220,7 +225,7 @@ def ptp(x: TensorLike, axis: Axis = None, out: Tensor | None = None,
     return result("ptp", amax(x, axis, None, keepdims) - amin(x, axis, None, keepdims), out)
 
 
-def _one_axis(name: str, x: Any, axis: Any) -> tuple[Tensor, int]:
+def _one_axis(name: str, x: TensorLike, axis: Axis) -> tuple[Tensor, int]:
     """The tensor and the axis, counted from the front. For None, all elements as one dimension."""
     t = computed(x)
     if axis is None:
@@ -252,7 +257,7 @@ def _position(name: str) -> Any:
                     "first of several.\n\nWith ``axes``, DirectML's:\n\n" + dml(name).__doc__)
 
     def either(x: TensorLike, axis: int | None = None, *, axes: Sequence[int] | None = None,
-               keepdims: bool = False, out: Tensor | None = None, **options: Any) -> Tensor:
+               keepdims: bool = False, out: Tensor | None = None, **options: object) -> Tensor:
         if axes is not None:
             return dml(name)(x, axes=axes, out=out, **options)
         return call(x, axis, out, keepdims)
@@ -283,7 +288,9 @@ cumsum = _scan("cumsum", "cumulative_summation")
 cumprod = _scan("cumprod", "cumulative_product")
 
 
-def _ordered(x: Any, axis: Any, name: str, descending: bool, k: int | None) -> Any:
+def _ordered(
+    x: TensorLike, axis: Axis, name: str, descending: bool, k: int | None
+) -> Any:
     t, at = _one_axis(name, x, axis)
     if not t.size and k is None:
         return copied(t), t.device.empty(t.shape, "int64")
@@ -293,7 +300,7 @@ def _ordered(x: Any, axis: Any, name: str, descending: bool, k: int | None) -> A
     return as_truth(values) if t.truth else values, cast(indices, np.dtype(np.int64))
 
 
-def _stable(name: str, kind: Any) -> None:
+def _stable(name: str, kind: object) -> None:
     expect(kind in (None, "quicksort", "mergesort", "heapsort", "stable"), name, "kind",
            "be a sort of NumPy's (all are stable here)", kind)
 
@@ -324,13 +331,15 @@ publish("topk", spelled(topk))
 
 
 @array_function()
-def partition(x: TensorLike, kth: Any, axis: int | None = -1, kind: str = "introselect") -> Tensor:
+def partition(
+    x: TensorLike, kth: TensorLike, axis: int | None = -1, kind: str = "introselect"
+) -> Tensor:
     """A copy in which element ``kth`` is where sorting puts it: all are sorted."""
     return sort(x, axis)
 
 
 @array_function()
-def argpartition(x: TensorLike, kth: Any, axis: int | None = -1,
+def argpartition(x: TensorLike, kth: TensorLike, axis: int | None = -1,
                  kind: str = "introselect") -> Tensor:
     """The indices of :func:`partition`."""
     return argsort(x, axis)
@@ -356,7 +365,7 @@ def sort_in_place(x: Tensor, axis: int = -1, **options: Any) -> None:
 
 
 @array_function("average", public=False)
-def weighted_average(x: TensorLike, axis: Axis = None, weights: Any = None, *,
+def weighted_average(x: TensorLike, axis: Axis = None, weights: TensorLike | None = None, *,
                      keepdims: bool = False) -> Tensor:
     """numpy.average: the mean, or the sum of weighted elements over the sum of the weights."""
     if weights is None:
@@ -371,7 +380,10 @@ def weighted_average(x: TensorLike, axis: Axis = None, weights: Any = None, *,
 
 
 @array_function("linalg.norm", public=False)
-def norm(x: TensorLike, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Tensor:
+def norm(
+    x: TensorLike, ord: object = None, axis: Axis = None,
+    keepdims: bool = False
+) -> Tensor:
     """numpy.linalg.norm of vectors: the root of the sum of squares, or the sum of absolute
     values."""
     expect(ord in (None, 1, 2, "fro", np.inf), "norm", "ord", "be None, 1 or 2", ord)

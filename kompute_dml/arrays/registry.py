@@ -16,7 +16,7 @@ def spelled(f: F, spellings: dict[str, str] = _PYTORCHS) -> F:
     """``f`` with further names for its arguments, by default PyTorch's."""
 
     @functools.wraps(f)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         for other in spellings.keys() & kwargs.keys():
             kwargs[spellings[other]] = kwargs.pop(other)
         return f(*args, **kwargs)
@@ -39,7 +39,7 @@ def array_function(*names: str, public: bool = True) -> Callable[[F], F]:
     return register
 
 
-def publish(name: str, f: Callable[..., Any]) -> None:
+def publish(name: str, f: Callable[..., object]) -> None:
     """Publish ``f`` as ``kompute_dml.<name>`` only, not for ``__array_function__``."""
     _PUBLIC[name] = f
 

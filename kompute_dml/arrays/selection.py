@@ -31,23 +31,23 @@ from .registry import array_function
 INT64 = np.dtype(np.int64)
 
 
-def _is_list(key: Any) -> bool:
+def _is_list(key: object) -> bool:
     """Whether a part of an index is an array of indices or truth values."""
     return isinstance(key, (list, np.ndarray, Tensor))
 
 
-def _parts(key: Any) -> tuple[Any, ...]:
+def _parts(key: object) -> tuple[Any, ...]:
     """The parts of an index. An array of the host without dimensions is an integer."""
     return tuple(int(k) if isinstance(k, (np.ndarray, Tensor)) and k.ndim == 0
                  and k.dtype.kind in "iu" else k
                  for k in (key if isinstance(key, tuple) else (key,)))
 
 
-def _mask(key: Any) -> bool:
+def _mask(key: object) -> bool:
     return _is_list(key) and dtype_of(key) == BOOL
 
 
-def _indices(key: Any, size: int, beside: Tensor) -> Tensor:
+def _indices(key: object, size: int, beside: Tensor) -> Tensor:
     """Indices as INT64. Those of the host are checked; those of a device are wrapped and
     clamped."""
     if isinstance(key, Tensor):
@@ -86,7 +86,7 @@ def _spelled_out(x: Tensor, parts: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(spelled)
 
 
-def _points(x: Tensor, key: tuple[Any, ...]) -> tuple[Tensor, list[int], list[Tensor]]:
+def _points(x: Tensor, key: tuple[object, ...]) -> tuple[Tensor, list[int], list[Tensor]]:
     """The view that the slices give, the axes of it that arrays of indices select from, and these
     arrays. An integer beside an array is one, as in NumPy."""
     parts = list(key)
@@ -120,7 +120,7 @@ def _of_rank(rank: int, *tensors: Tensor) -> list[Tensor]:
 
 
 @attached
-def get(x: Tensor, key: Any) -> Tensor:
+def get(x: Tensor, key: object) -> Tensor:
     """``x[key]``: a view, or a copy for arrays of indices."""
     parts = _parts(key)
     if any(isinstance(k, slice) and k.step is not None and k.step < 0 for k in parts):
@@ -148,7 +148,7 @@ def _selected(view: Tensor, at: list[int], lists: list[Tensor]) -> tuple[int, ..
     return (*rest[:before], *lists[0].sizes, *rest[before:])
 
 
-def _forward(x: Tensor, parts: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+def _forward(x: Tensor, parts: tuple[object, ...]) -> tuple[tuple[Any, ...], Any]:
     """The parts of an index with positive steps, and the index that turns their selection round.
     Strides are unsigned."""
     hidden = x.ndim - sum(k is not None and k is not Ellipsis for k in parts)
@@ -168,7 +168,7 @@ def _forward(x: Tensor, parts: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
     return tuple(steps), tuple(turned)
 
 
-def _backward(x: Tensor, parts: tuple[Any, ...]) -> Tensor:
+def _backward(x: Tensor, parts: tuple[object, ...]) -> Tensor:
     """A copy, by slices of which some have negative steps."""
     expect(not any(_is_list(k) for k in parts), "tensor[...]", "slices of negative step",
            "stand without arrays of indices", parts)
@@ -181,7 +181,7 @@ def _backward(x: Tensor, parts: tuple[Any, ...]) -> Tensor:
 
 
 @attached
-def put(x: Tensor, key: Any, value: Any) -> None:
+def put(x: Tensor, key: object, value: object) -> None:
     """``x[key] = value``."""
     parts = _parts(key)
     if any(isinstance(k, slice) and k.step is not None and k.step < 0 for k in parts):
@@ -199,8 +199,8 @@ def put(x: Tensor, key: Any, value: Any) -> None:
     _scattered(x, _spelled_out(x, parts), new, "scatter")
 
 
-def _scattered(x: Tensor, parts: tuple[Any, ...], new: Tensor, operator: str,
-               **options: Any) -> None:
+def _scattered(x: Tensor, parts: tuple[object, ...], new: Tensor, operator: str,
+               **options: object) -> None:
     """Write ``new`` to what a spelled-out index with arrays selects. ``operator`` and "..._nd" with
     these options write it."""
     view, at, lists = _points(x, parts)
@@ -234,7 +234,7 @@ _REDUCED = {"add": "SUM", "subtract": "SUM", "multiply": "MULTIPLY", "minimum": 
 
 
 @attached
-def reduce_at(ufunc: str, x: Tensor, key: Any, value: Any) -> None:
+def reduce_at(ufunc: str, x: Tensor, key: object, value: object) -> None:
     """``x[key] = ufunc(x[key], value)``, once for each time that ``key`` names an element
     (numpy.add.at). Raises UnsupportedError for other functions."""
     if ufunc not in _REDUCED:
@@ -256,7 +256,7 @@ def _typed(like: Tensor, y: Tensor) -> Tensor:
     return as_truth(y) if like.truth and not y.truth else y
 
 
-def operand_like(value: Any, x: Tensor) -> Tensor:
+def operand_like(value: object, x: Tensor) -> Tensor:
     """``value`` as a tensor with the type of ``x``."""
     if is_number(value):
         y = x.device.empty([], x.data_type)
@@ -371,8 +371,8 @@ def _tensor_of(value: Any, kind: Any, beside: Tensor) -> Tensor:
 
 
 @array_function(public=False)
-def clip(x: TensorLike, a_min: Any = None, a_max: Any = None, out: Tensor | None = None, *,
-         min: Any = None, max: Any = None) -> Tensor:
+def clip(x: TensorLike, a_min: object = None, a_max: object = None, out: Tensor | None = None, *,
+         min: object = None, max: object = None) -> Tensor:
     """``x`` limited to two bounds, each a number, an array or None (numpy.clip)."""
     low, high = a_min if min is None else min, a_max if max is None else max
     y = as_tensor(x)
@@ -427,7 +427,7 @@ def array_equal(a: TensorLike, b: TensorLike, equal_nan: bool = False) -> bool:
 
 
 @array_function(public=False)
-def copyto(dst: Tensor, src: TensorLike, casting: str = "same_kind", where: Any = True) -> None:
+def copyto(dst: Tensor, src: TensorLike, casting: str = "same_kind", where: object = True) -> None:
     """``dst[...] = src``."""
     if not isinstance(dst, Tensor):
         raise ValidationError("copyto: expected a Tensor to copy to, but got "

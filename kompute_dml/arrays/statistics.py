@@ -13,22 +13,24 @@ from ..tensors.types import FLOAT32, TensorLike, is_number
 from .creation import arange, linspace, zeros
 from .movement import concatenate, moveaxis
 from .operand import as_tensor, cast, computed, constant, reshape, result
-from .reductions import argsort, average, axes_of, cumsum, sort
+from .reductions import Axis, argsort, average, axes_of, cumsum, sort
 from .registry import array_function
 from .selection import nonzero, put, take, where
 
 INT64 = np.dtype(np.int64)
 
 
-def _floats(x: Any, *beside: Any) -> Tensor:
+def _floats(x: TensorLike, *beside: object) -> Tensor:
     t = computed(x, *beside)
     return t if t.dtype.kind == "f" else cast(t, FLOAT32)
 
 
 @array_function()
-def quantile(x: TensorLike, q: TensorLike, axis: Any = None, out: Tensor | None = None,
-             overwrite_input: bool = False, method: str = "linear",
-             keepdims: bool = False) -> Tensor:
+def quantile(
+    x: TensorLike, q: TensorLike, axis: Axis = None,
+    out: Tensor | None = None, overwrite_input: bool = False, method: str = "linear",
+    keepdims: bool = False
+) -> Tensor:
     """The values below which the parts ``q`` of the elements lie, interpolated linearly or by
     ``method`` lower, higher, nearest or midpoint (numpy.quantile). NaN where there is one."""
     t = _floats(x)
@@ -55,16 +57,18 @@ def quantile(x: TensorLike, q: TensorLike, axis: Any = None, out: Tensor | None 
 
 
 @array_function()
-def percentile(x: TensorLike, q: TensorLike, axis: Any = None, out: Tensor | None = None,
-               overwrite_input: bool = False, method: str = "linear",
-               keepdims: bool = False) -> Tensor:
+def percentile(
+    x: TensorLike, q: TensorLike, axis: Axis = None,
+    out: Tensor | None = None, overwrite_input: bool = False, method: str = "linear",
+    keepdims: bool = False
+) -> Tensor:
     """:func:`quantile` of ``q`` in percent."""
     parts = np.asarray(q.numpy() if isinstance(q, Tensor) else q, np.float64) / 100
     return quantile(x, parts, axis, out, overwrite_input, method, keepdims)
 
 
 @array_function()
-def median(x: TensorLike, axis: Any = None, out: Tensor | None = None,
+def median(x: TensorLike, axis: Axis = None, out: Tensor | None = None,
            overwrite_input: bool = False, keepdims: bool = False) -> Tensor:
     """The middle element, or the mean of the two middle ones (numpy.median)."""
     return quantile(x, 0.5, axis, out, keepdims=keepdims)
@@ -186,7 +190,7 @@ def _steps(ends: Tensor) -> Tensor:
 
 @array_function()
 def histogram_bin_edges(x: TensorLike, bins: Any = 10, range: Any = None,
-                        weights: Any = None) -> Tensor:
+                        weights: TensorLike | None = None) -> Tensor:
     """The edges of bins, equal in width where ``bins`` is their number. Extremes are read."""
     t = _floats(x)
     if not isinstance(bins, (int, np.integer)):
@@ -202,7 +206,7 @@ def histogram_bin_edges(x: TensorLike, bins: Any = 10, range: Any = None,
 
 
 @array_function()
-def histogram(x: TensorLike, bins: Any = 10, range: Any = None, density: bool | None = None,
+def histogram(x: TensorLike, bins: object = 10, range: object = None, density: bool | None = None,
               weights: TensorLike | None = None) -> tuple[Tensor, Tensor]:
     """How many elements lie in each bin, and the bins' edges (numpy.histogram)."""
     edges = histogram_bin_edges(x, bins, range)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,9 @@ from ..tensors import Tensor
 from ..tensors.attached import UFUNCS
 from ..tensors.types import (
     BOOL,
+    DataTypeLike,
     DType,
+    TensorLike,
     computable,
     element_type,
     floating,
@@ -53,7 +55,7 @@ def define(name: str, inputs: int, compute: Callable[..., Any], about: str = "")
     """Define a ufunc by ``compute(name, operands, dtype, out)``."""
     places = ["x"] if inputs == 1 else ["a", "b"]
 
-    def call(*operands: Any, out: Any = None, dtype: Any = None) -> Tensor:
+    def call(*operands: object, out: Any = None, dtype: DataTypeLike | None = None) -> Tensor:
         if len(operands) != inputs:
             raise TypeError(f"{name}() takes {inputs} operands, but {len(operands)} were given")
         if isinstance(out, tuple):
@@ -80,7 +82,7 @@ def _either(name: str, inputs: int, numpys: Callable[..., Tensor]) -> Callable[.
     arguments are used."""
     directmls = directml()[name]
 
-    def call(*operands: Any, **options: Any) -> Tensor:
+    def call(*operands: object, **options: object) -> Tensor:
         numpy_like = len(operands) == inputs and not options.keys() - {"out", "dtype"}
         return (numpys if numpy_like else directmls)(*operands, **options)
 
@@ -101,7 +103,7 @@ def _signature(inputs: list[str]) -> inspect.Signature:
         return_annotation="Tensor")
 
 
-def _operands(values: Any, dtype: DType[Any]) -> list[Any]:
+def _operands(values: Sequence[object], dtype: DType[np.generic]) -> list[Any]:
     """The operands as elements of ``dtype``. At least one is a tensor."""
     device = device_of(*values)
     if all(is_number(v) for v in values):
@@ -110,7 +112,10 @@ def _operands(values: Any, dtype: DType[Any]) -> list[Any]:
     return [operand(v, dtype, device) for v in values]
 
 
-def _into(out: Any, dtype: DType[Any], function: str, tensors: list[Any], **options: Any) -> Tensor:
+def _into(
+    out: object, dtype: DType[np.generic], function: str, tensors: Sequence[object],
+    **options: object
+) -> Tensor:
     """Call the function level's ``function``, directly into ``out`` if that has its sizes and
     type."""
     fits = (isinstance(out, Tensor) and out.dtype == dtype and not meets(out, *tensors)
@@ -122,7 +127,9 @@ def _into(out: Any, dtype: DType[Any], function: str, tensors: list[Any], **opti
 def _arithmetic(function: str, of_truth: str | None = None) -> Compute:
     """Functions whose operands and result have one type."""
 
-    def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+    def compute(
+        name: str, values: Sequence[object], dtype: DType[np.generic] | None, out: Tensor | None
+    ) -> Tensor:
         dtype = computable(name, dtype or promoted(name, *values))
         tensors = _operands(values, dtype)
         if dtype != BOOL:
@@ -135,19 +142,21 @@ def _arithmetic(function: str, of_truth: str | None = None) -> Compute:
     return compute
 
 
-def _tensor(value: Any, beside: Any) -> Tensor:
+def _tensor(value: object, beside: Sequence[object]) -> Tensor:
     """An operand as a tensor, which nothing may write."""
     if isinstance(value, Tensor):
         return value
     return constant(host_array(value), device_of(*beside))
 
 
-def _all_tensors(operands: list[Any]) -> list[Tensor]:
+def _all_tensors(operands: list[object]) -> list[Tensor]:
     device = device_of(*operands)
     return [v if isinstance(v, Tensor) else constant(np.asarray(v), device) for v in operands]
 
 
-def _divide(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+def _divide(
+    name: str, values: Sequence[object], dtype: DType[np.generic] | None, out: Tensor | None
+) -> Tensor:
     dtype = dtype or promoted(name, *values)
     if dtype.kind != "f":
         dtype = np.dtype("float32")  # NumPy's is float64
@@ -157,7 +166,9 @@ def _divide(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tenso
 def _remainder(function: str) -> Compute:
     """Remainders. That of a division of integers by 0 is 0, as in NumPy."""
 
-    def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+    def compute(
+        name: str, values: Sequence[object], dtype: DType[np.generic] | None, out: Tensor | None
+    ) -> Tensor:
         dtype = computable(name, dtype or promoted(name, *values))
         if dtype == BOOL:
             dtype = np.dtype("int8")
@@ -180,7 +191,7 @@ def _of_no_division(name: str, a: Tensor) -> Tensor:
     return cast(zeros_of(a.shape, a), a.dtype)
 
 
-def zeros_of(shape: Any, like: Tensor) -> Tensor:
+def zeros_of(shape: Sequence[int], like: Tensor) -> Tensor:
     """Zeros of this shape, with the type and on the device of ``like``."""
     return store(like.device.empty(shape, like.data_type), 0)
 
@@ -191,7 +202,9 @@ def _unless_zero(b: Tensor, y: Tensor) -> Tensor:
     return dml("if_")(zero, zeros_of((), y).broadcast_to(y.shape), y)
 
 
-def _floor_divide(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+def _floor_divide(
+    name: str, values: Sequence[object], dtype: DType[np.generic] | None, out: Tensor | None
+) -> Tensor:
     dtype = computable(name, dtype or promoted(name, *values))
     if dtype == BOOL:
         dtype = np.dtype("int8")
@@ -208,7 +221,9 @@ def _floor_divide(name: str, values: Any, dtype: DType[Any] | None, out: Any) ->
                       dml("divide")(a, b), whole)
 
 
-def _power(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+def _power(
+    name: str, values: Sequence[object], dtype: DType[np.generic] | None, out: Tensor | None
+) -> Tensor:
     dtype = computable(name, dtype or promoted(name, *values))
     if dtype == BOOL:
         dtype = np.dtype("int8")
@@ -269,7 +284,9 @@ def _by_squaring(base: Tensor, exponent: int) -> Tensor:
 
 
 def _comparison(function: str, inverse: bool = False) -> Compute:
-    def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+    def compute(
+        name: str, values: Sequence[object], dtype: DType[np.generic] | None, out: object
+    ) -> Tensor:
         kind = computable(name, promoted(name, *values))
         for v in values:
             if kind.kind in "iu" and isinstance(v, int):
@@ -287,14 +304,18 @@ def _comparison(function: str, inverse: bool = False) -> Compute:
 def _logical(function: str) -> Compute:
     """Functions of whether the operands are not 0."""
 
-    def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+    def compute(
+        name: str, values: Sequence[object], dtype: DType[np.generic] | None, out: Tensor | None
+    ) -> Tensor:
         return as_truth(dml(function)(*(cast(_tensor(v, values), BOOL) for v in values)))
 
     return compute
 
 
 def _bits(function: str, of_truth: str) -> Compute:
-    def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+    def compute(
+        name: str, values: Sequence[object], dtype: DType[np.generic] | None, out: Tensor | None
+    ) -> Tensor:
         dtype = dtype or promoted(name, *values)
         if dtype.kind == "f":
             raise UnsupportedError(f"{name}: expected integers or truth values, but got {dtype}; "
@@ -311,7 +332,9 @@ def _shift(function: str) -> Compute:
     """DirectML shifts unsigned numbers. Left shifts of signed numbers give the same bits. For right
     shifts, negative numbers are complemented before and after."""
 
-    def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+    def compute(
+        name: str, values: Sequence[object], dtype: DType[np.generic] | None, out: object
+    ) -> Tensor:
         dtype = dtype or promoted(name, *values)
         if dtype == BOOL:
             dtype = np.dtype("int8")
@@ -334,7 +357,9 @@ def _shift(function: str) -> Compute:
 def _float(function: str) -> Compute:
     """Functions of floats. Integers are converted as in NumPy."""
 
-    def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+    def compute(
+        name: str, values: Sequence[object], dtype: DType[np.generic] | None, out: Tensor | None
+    ) -> Tensor:
         tensors = [_tensor(v, values) for v in values]
         dtype = dtype or floating(name, promoted(name, *values) if len(values) > 1
                                   else tensors[0].dtype)
@@ -343,10 +368,12 @@ def _float(function: str) -> Compute:
     return compute
 
 
-def _whole(function: str, **options: Any) -> Compute:
+def _whole(function: str, **options: object) -> Compute:
     """Functions that round. Integers stay as they are."""
 
-    def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+    def compute(
+        name: str, values: Sequence[object], dtype: DType[np.generic] | None, out: Tensor | None
+    ) -> Tensor:
         x = computed(*values)
         if x.dtype.kind != "f":
             return copied(x)
@@ -358,7 +385,9 @@ def _whole(function: str, **options: Any) -> Compute:
 def _signed(function: str) -> Compute:
     """Functions of signed numbers. Unsigned ones are computed in another way."""
 
-    def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+    def compute(
+        name: str, values: Sequence[object], dtype: DType[np.generic] | None, out: Tensor | None
+    ) -> Tensor:
         x = computed(*values)
         if x.dtype == BOOL:
             if name != "absolute":
@@ -371,7 +400,9 @@ def _signed(function: str) -> Compute:
     return compute
 
 
-def _test(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+def _test(
+    name: str, values: Sequence[object], dtype: DType[np.generic] | None, out: Tensor | None
+) -> Tensor:
     """isnan, isinf, isfinite."""
     x = computed(*values)
     if x.dtype.kind != "f":
@@ -384,24 +415,32 @@ def _test(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
     return as_truth(dml({"isnan": "is_nan", "isinf": "is_infinity"}[name])(x))
 
 
-def _square(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+def _square(
+    name: str, values: Sequence[object], dtype: DType[np.generic] | None, out: Tensor | None
+) -> Tensor:
     x = computed(values[0])
     return UFUNCS["multiply"](*[cast(x, np.dtype("int8")) if x.truth else x] * 2, dtype=dtype)
 
 
-def _positive(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+def _positive(
+    name: str, values: Sequence[object], dtype: DType[np.generic] | None, out: Tensor | None
+) -> Tensor:
     return copied(as_tensor(*values))
 
 
 def _degrees(factor: float) -> Compute:
-    def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+    def compute(
+        name: str, values: Sequence[object], dtype: DType[np.generic] | None, out: Tensor | None
+    ) -> Tensor:
         x = computed(*values)
         return dml("multiply")(cast(x, floating(name, x.dtype)), factor)
 
     return compute
 
 
-def _matmul(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+def _matmul(
+    name: str, values: Sequence[TensorLike], dtype: DType[np.generic] | None, out: Tensor | None
+) -> Tensor:
     return matmul(*values)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, TypeGuard, Union
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,7 +34,7 @@ def device_type(dtype: DType[Any]) -> DataType:
     return DataType.UINT8 if dtype == BOOL else DataType.of(dtype)
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[bool | int | float | np.number | np.bool_]:
     """Whether it is a number of Python's or NumPy's. Its type is weak: it takes the type of the
     other operand, as a Python number does in NEP 50."""
     return isinstance(value, (bool, int, float, np.number, np.bool_))
