@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Given:
         return rng.uniform(self.low, self.high, self.sizes).astype(self.dtype)
 
 
-def _call(function: Any, /, *inputs: Any, **arguments: Any) -> Any:
+def _call(function: Callable[..., Any], /, *inputs: object, **arguments: Any) -> Any:
     return function(*inputs, **arguments)
 
 
@@ -75,7 +76,7 @@ class OperatorCase:
     out_type: Any = np.float32
     """... and its type."""
 
-    def wrong(self, outputs: Any, *inputs: np.ndarray) -> str:
+    def wrong(self, outputs: object, *inputs: np.ndarray) -> str:
         """What is wrong with ``outputs`` (arrays) of these inputs, or ""."""
         wide = (x.astype(np.float64 if x.dtype.kind == "f" else np.int64) for x in inputs)
         expected = as_tuple(self.reference(*wide))
@@ -94,7 +95,7 @@ def of_halves(c: OperatorCase) -> OperatorCase:
 
 
 def case(
-    reference: Callable[..., Any], *inputs: Any, out: tuple[int, ...] | None = None,
+    reference: Callable[..., Any], *inputs: object, out: tuple[int, ...] | None = None,
     operations: int = 0, room: float = 1e-5, call: Callable[..., Any] = _call, **arguments: Any,
 ) -> OperatorCase:
     return OperatorCase(reference, inputs, arguments, out, operations, room, call)
@@ -105,7 +106,7 @@ def each(names: str, entry: Entry) -> dict[str, Entry]:
     return dict.fromkeys(names.split(), entry)
 
 
-def as_tuple(outputs: Any) -> tuple[Any, ...]:
+def as_tuple(outputs: object) -> tuple[Any, ...]:
     return tuple(outputs) if isinstance(outputs, (tuple, list)) else (outputs,)
 
 
@@ -124,7 +125,7 @@ def _near(got: np.ndarray, expected: np.ndarray, room: float) -> str:
 # Inputs that several families share
 
 
-def rows(s: Scale, low: float = 0.1, high: float = 0.9, dtype: Any = np.float32) -> Given:
+def rows(s: Scale, low: float = 0.1, high: float = 0.9, dtype: npt.DTypeLike = np.float32) -> Given:
     return Given((s.side, s.side), low, high, dtype)
 
 
@@ -132,11 +133,11 @@ def whole(array: Given) -> Given:
     return replace(array, shared=True)
 
 
-def matrix(s: Scale, dtype: Any = np.float32, high: float = 0.9) -> Given:
+def matrix(s: Scale, dtype: npt.DTypeLike = np.float32, high: float = 0.9) -> Given:
     return Given((s.side, s.side), 0.1, high, dtype, shared=True)
 
 
-def images(s: Scale, low: float = 0.1, high: float = 0.9, dtype: Any = np.float32, *,
+def images(s: Scale, low: float = 0.1, high: float = 0.9, dtype: npt.DTypeLike = np.float32, *,
            smaller: int = 1) -> Given:
     """Images whose sides are even, or so many times smaller."""
     side = min(s.side, 128) // 2 * 2
@@ -149,7 +150,7 @@ def per_channel(s: Scale, low: float = 0.1, high: float = 0.9) -> Given:
     return Given((1, images(s).sizes[1], 1, 1), low, high, shared=True)
 
 
-def one(value: float, dtype: Any = np.float32) -> np.ndarray:
+def one(value: float, dtype: npt.DTypeLike = np.float32) -> np.ndarray:
     return np.array([value], dtype)
 
 

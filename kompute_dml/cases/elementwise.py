@@ -51,7 +51,7 @@ def _bit_count(x: np.ndarray) -> Any:
 _SELU = (1.67326319217681884765625, 1.05070102214813232421875)
 
 
-def _bits(compute: Callable[..., Any]) -> Reference:
+def _bits(compute: Callable[..., object]) -> Reference:
     return Reference(compute, _U32, low=0, high=2**31)
 
 

@@ -50,7 +50,7 @@ def batch_gradient(
     return scale * r * (dyc - xc * slope), *sums
 
 
-def _adam(x: np.ndarray, m: np.ndarray, v: np.ndarray, g: np.ndarray, step: Any) -> Any:
+def _adam(x: np.ndarray, m: np.ndarray, v: np.ndarray, g: np.ndarray, step: object) -> Any:
     m, v = 0.9 * m + (1 - 0.9) * g, 0.999 * v + (1 - 0.999) * g * g
     rate = np.sqrt(1 - 0.999**3) / (1 - 0.9**3)
     return x - 0.01 * rate * m / (np.sqrt(v) + 1e-8), m, v

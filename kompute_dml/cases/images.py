@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..attributes import InterpolationMode, Size2d
 from .case import (
@@ -84,7 +85,10 @@ def _convolved(x: np.ndarray, filter: np.ndarray) -> np.ndarray:
     return np.moveaxis(product, 3, 1)
 
 
-def normal(x: np.ndarray, axes: Any, scale: Any = 1, bias: Any = 0) -> np.ndarray:
+def normal(
+    x: np.ndarray, axes: int | tuple[int, ...], scale: np.ndarray | float = 1,
+    bias: np.ndarray | float = 0
+) -> np.ndarray:
     mean, variance = x.mean(axes, keepdims=True), x.var(axes, keepdims=True)
     return np.asarray((x - mean) / np.sqrt(variance + 1e-5) * scale + bias)
 
@@ -95,7 +99,7 @@ def neighbours(x: np.ndarray) -> np.ndarray:
     return np.asarray(p[:, :-2] + p[:, 1:-1] + p[:, 2:])
 
 
-def _filter(s: Scale, dtype: Any = np.float32, high: float = 0.9) -> Given:
+def _filter(s: Scale, dtype: npt.DTypeLike = np.float32, high: float = 0.9) -> Given:
     """A 3x3 filter that keeps the number of channels."""
     channels = images(s).sizes[1]
     return Given((channels, channels, 3, 3), 0.1, high, dtype, shared=True)

@@ -26,7 +26,9 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 
 def recurrent(gates: int, linear_before_reset: bool = False) -> Callable[..., np.ndarray]:
     """RNN, GRU or LSTM, by the number of gates."""
-    def step(a: Any, b: Any, h: Any, c: Any, hidden: np.ndarray) -> tuple[Any, Any]:
+    def step(
+        a: list[np.ndarray], b: list[np.ndarray], h: np.ndarray, c: np.ndarray, hidden: np.ndarray
+    ) -> tuple[Any, Any]:
         if gates == 1:
             return np.tanh(a[0] + b[0]), c
         if gates == 3:
