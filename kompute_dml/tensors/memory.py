@@ -191,7 +191,7 @@ class Memory:
         expect(self.ndim > 1, "Tensor.mT", "the tensor", "have two dimensions", self.summary())
         return self.transpose(*range(self.ndim - 2), -1, -2)
 
-    def reshaped(self, *sizes: Any) -> Tensor | None:
+    def reshaped(self, *sizes: object) -> Tensor | None:
         """A view with other sizes (one may be -1). None if that needs a copy."""
         wanted = _given("Tensor.reshape", "sizes", sizes)
         if wanted.count(-1) == 1:
@@ -212,7 +212,7 @@ class Memory:
             self.device, self.allocation, self.byte_offset, self.desc.replace(data_type=data_type),
             truth, self.shape)
 
-    def broadcast_to(self, *sizes: Any) -> Tensor:
+    def broadcast_to(self, *sizes: object) -> Tensor:
         """A view that repeats dimensions of size 1, by zero strides."""
         wanted = _given("Tensor.broadcast_to", "sizes", sizes)
         try:

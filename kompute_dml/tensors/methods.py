@@ -15,6 +15,7 @@ from .types import BOOL, device_type, element_type
 if TYPE_CHECKING:
     from ..device import Device
     from . import Tensor
+    from .types import DataTypeLike
 
 
 def _over(name: str, x: object, axis: object, options: dict[str, Any]) -> Any:
@@ -48,7 +49,7 @@ class Methods(Memory):
     def __setitem__(self, key: object, value: object) -> None:
         METHODS["put"](self, key, value)
 
-    def item(self, *index: Any) -> Any:
+    def item(self, *index: object) -> Any:
         """The only element, or the one at ``index``, as a Python scalar."""
         x: Any = self
         if index:
@@ -112,7 +113,7 @@ class Methods(Memory):
 
     get = cpu
 
-    def to_numpy(self, dtype: Any = None, copy: bool = False) -> np.ndarray:
+    def to_numpy(self, dtype: DataTypeLike | None = None, copy: bool = False) -> np.ndarray:
         """A copy on the host (pandas.Series.to_numpy), of ``dtype`` if that is not None."""
         return np.asarray(self.numpy(), dtype)
 
@@ -148,12 +149,12 @@ class Methods(Memory):
 
     # Views
 
-    def reshape(self, *sizes: Any, order: str = "C") -> Tensor:
+    def reshape(self, *sizes: object, order: str = "C") -> Tensor:
         """Other sizes (one may be -1): a view where possible, else a copy. ``order`` is that in
         which elements are read and placed: C, or F for columns first."""
         return NUMPY["reshape"](self, sizes[0] if len(sizes) == 1 else sizes, order)
 
-    def view(self, *sizes: Any) -> Tensor:
+    def view(self, *sizes: object) -> Tensor:
         """A view with other sizes, or with another type of the same width. Raises ValidationError
         if the sizes need a copy."""
         x: Any = self
@@ -173,7 +174,7 @@ class Methods(Memory):
         """A view with its dimensions in another order."""
         return self.transpose(*axes)
 
-    def expand(self, *sizes: Any) -> Tensor:
+    def expand(self, *sizes: object) -> Tensor:
         """A view that repeats dimensions of size 1; -1 keeps a size."""
         x: Any = self
         wanted = list(sizes[0]) if len(sizes) == 1 and np.iterable(sizes[0]) else list(sizes)
@@ -194,67 +195,67 @@ class Methods(Memory):
 
     # Reductions, scans, sorts
 
-    def sum(self, axis: object = None, **options: Any) -> Tensor:
+    def sum(self, axis: object = None, **options: object) -> Tensor:
         """The sum over ``axis``; small integers and truth values in 64 bits."""
         return _over("sum", self, axis, options)
 
-    def prod(self, axis: object = None, **options: Any) -> Tensor:
+    def prod(self, axis: object = None, **options: object) -> Tensor:
         """The product over ``axis``; small integers and truth values in 64 bits."""
         return _over("prod", self, axis, options)
 
-    def mean(self, axis: object = None, **options: Any) -> Tensor:
+    def mean(self, axis: object = None, **options: object) -> Tensor:
         """The mean over ``axis``. Integers are averaged in float32."""
         return _over("mean", self, axis, options)
 
-    def var(self, axis: object = None, **options: Any) -> Tensor:
+    def var(self, axis: object = None, **options: object) -> Tensor:
         """The variance over ``axis``; ``ddof`` is 0."""
         return _over("var", self, axis, options)
 
-    def std(self, axis: object = None, **options: Any) -> Tensor:
+    def std(self, axis: object = None, **options: object) -> Tensor:
         """The root of the variance over ``axis``; ``ddof`` is 0."""
         return _over("std", self, axis, options)
 
-    def max(self, axis: object = None, **options: Any) -> Tensor:
+    def max(self, axis: object = None, **options: object) -> Tensor:
         """The largest element over ``axis``; NaN where there is one."""
         return _over("max", self, axis, options)
 
-    def min(self, axis: object = None, **options: Any) -> Tensor:
+    def min(self, axis: object = None, **options: object) -> Tensor:
         """The smallest element over ``axis``; NaN where there is one."""
         return _over("min", self, axis, options)
 
-    def any(self, axis: object = None, **options: Any) -> Tensor:
+    def any(self, axis: object = None, **options: object) -> Tensor:
         """Whether any element over ``axis`` is not 0."""
         return _over("any", self, axis, options)
 
-    def all(self, axis: object = None, **options: Any) -> Tensor:
+    def all(self, axis: object = None, **options: object) -> Tensor:
         """Whether no element over ``axis`` is 0."""
         return _over("all", self, axis, options)
 
-    def argmax(self, axis: object = None, **options: Any) -> Tensor:
+    def argmax(self, axis: object = None, **options: object) -> Tensor:
         """The index of the largest element, INT64."""
         return _over("argmax", self, axis, options)
 
-    def argmin(self, axis: object = None, **options: Any) -> Tensor:
+    def argmin(self, axis: object = None, **options: object) -> Tensor:
         """The index of the smallest element, INT64."""
         return _over("argmin", self, axis, options)
 
-    def cumsum(self, axis: object = None, **options: Any) -> Tensor:
+    def cumsum(self, axis: object = None, **options: object) -> Tensor:
         """Sums of all elements up to each."""
         return _over("cumsum", self, axis, options)
 
-    def cumprod(self, axis: object = None, **options: Any) -> Tensor:
+    def cumprod(self, axis: object = None, **options: object) -> Tensor:
         """Products of all elements up to each."""
         return _over("cumprod", self, axis, options)
 
-    def sort(self, axis: int = -1, **options: Any) -> None:
+    def sort(self, axis: int = -1, **options: object) -> None:
         """Sort in place, as NumPy's method does; ``dml.sort(x)`` gives a copy."""
         METHODS["sort_in_place"](self, options.pop("dim", axis), **options)
 
-    def argsort(self, axis: int | None = -1, **options: Any) -> Tensor:
+    def argsort(self, axis: int | None = -1, **options: object) -> Tensor:
         """The indices that sort, INT64."""
         return NUMPY["argsort"](self, axis, **options)
 
-    def clip(self, min: object = None, max: object = None, **options: Any) -> Tensor:
+    def clip(self, min: object = None, max: object = None, **options: object) -> Tensor:
         """Elements limited to two bounds; also ``clamp``."""
         return NUMPY["clip"](self, min, max, **options)
 

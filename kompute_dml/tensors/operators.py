@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-def _call(name: str, *operands: Any, out: object = None) -> Any:
+def _call(name: str, *operands: object, out: object = None) -> Any:
     """Call NumPy's function of this name. NotImplemented if an operand is no array."""
     for x in operands:
         if x is None or isinstance(x, (str, bytes, dict, set, type)):

@@ -16,6 +16,7 @@ from .memory import Memory
 
 if TYPE_CHECKING:
     from . import Tensor
+    from .types import DataTypeLike
 
 _CPU = (1, 0)  # DLPack's kDLCPU
 _REDUCTIONS = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min",
@@ -38,7 +39,7 @@ class Protocols(Memory):
 
     __slots__ = ()
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DataTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         expect(copy is not False, "numpy.asarray(tensor)", "copy",
                "be True or None (a tensor lies on a device)", copy)
         array: np.ndarray = self.numpy()

@@ -21,7 +21,7 @@ def _published(name: str) -> Any:
 
 def _function(name: str) -> Callable[..., Any]:
     """The method that calls ``kompute_dml.name`` of the tensor."""
-    def call(self: Any, *args: Any, **options: Any) -> Any:
+    def call(self: Tensor, *args: object, **options: object) -> Any:
         return _published(name)(self, *args, **options)
 
     call.__name__ = call.__qualname__ = name
@@ -31,7 +31,7 @@ def _function(name: str) -> Callable[..., Any]:
 
 def _in_place(name: str) -> Callable[..., Any]:
     """The method that writes the result of a function to the tensor itself."""
-    def call(self: Any, *args: Any, **options: Any) -> Any:
+    def call(self: Tensor, *args: object, **options: object) -> Any:
         self[...] = _published(name)(self, *args, **options)
         return self
 
@@ -42,7 +42,7 @@ def _in_place(name: str) -> Callable[..., Any]:
 
 def _typed(name: str) -> Callable[..., Any]:
     """The method that converts the elements."""
-    def call(self: Any) -> Any:
+    def call(self: Tensor) -> Any:
         return self.astype(name, copy=False)
 
     call.__doc__ = f"The elements as {name}; the tensor itself if it has that type."
@@ -138,15 +138,15 @@ class Spellings(Memory):
         y: Tensor = _published(name)(*sizes, device=self.device, **options)
         return y
 
-    def new_zeros(self, *sizes: Any, **options: Any) -> Tensor:
+    def new_zeros(self, *sizes: object, **options: object) -> Tensor:
         """Zeros of the type of the tensor, on its device."""
         return self._created("zeros", sizes, options)
 
-    def new_ones(self, *sizes: Any, **options: Any) -> Tensor:
+    def new_ones(self, *sizes: object, **options: object) -> Tensor:
         """Ones of the type of the tensor, on its device."""
         return self._created("ones", sizes, options)
 
-    def new_full(self, size: object, fill_value: object, **options: Any) -> Tensor:
+    def new_full(self, size: object, fill_value: object, **options: object) -> Tensor:
         """One number everywhere, of the type of the tensor, on its device."""
         return self._created("full", (size, fill_value), options)
 

@@ -29,7 +29,7 @@ uint8, uint16, uint32, uint64 = np.uint8, np.uint16, np.uint32, np.uint64
 bool_ = np.bool_
 
 
-def device_type(dtype: DType[Any]) -> DataType:
+def device_type(dtype: DType[np.generic]) -> DataType:
     """The data type of such elements on a device."""
     return DataType.UINT8 if dtype == BOOL else DataType.of(dtype)
 
@@ -89,7 +89,7 @@ def host_array(value: object) -> np.ndarray:
     return array
 
 
-def promoted(name: str, *values: Any) -> DType[Any]:
+def promoted(name: str, *values: object) -> DType[Any]:
     """The type that NumPy 2 computes with for these operands (NEP 50), with FLOAT32 for every
     float64. Numbers of NumPy's are as weak as those of Python's."""
     strong = [dtype_of(v) for v in values if not is_number(v)]
@@ -117,7 +117,7 @@ def promoted(name: str, *values: Any) -> DType[Any]:
     return common
 
 
-def computable(name: str, dtype: DType[Any]) -> DType[Any]:
+def computable(name: str, dtype: DType[np.generic]) -> DType[Any]:
     """``dtype``, which the caller chose and must be one that DirectML computes with."""
     if dtype == FLOAT64:
         raise UnsupportedError(
@@ -126,7 +126,7 @@ def computable(name: str, dtype: DType[Any]) -> DType[Any]:
     return dtype
 
 
-def floating(name: str, dtype: DType[Any]) -> DType[Any]:
+def floating(name: str, dtype: DType[np.generic]) -> DType[Any]:
     """The float type in which NumPy computes a function of ``dtype``; float32 instead of a float64
     that no operand has."""
     if dtype.kind == "f":
