@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .. import spec
 from ..dtypes import DataType, Scalar
@@ -15,6 +15,9 @@ from ..tensors import Tensor
 from .call import as_tensor, device_of, output, run
 from .call_cache import cached_call
 from .registry import too_many
+
+if TYPE_CHECKING:
+    from ..device import Device
 
 
 def make_broadcasting(definition: Definition) -> Callable[..., Tensor]:
@@ -29,7 +32,7 @@ def make_broadcasting(definition: Definition) -> Callable[..., Tensor]:
     type_field = next((f.snake for f in entry.fields if f.enum == "DML_TENSOR_DATA_TYPE"), None)
     attributes = [f for f in entry.fields if not f.is_tensor and f.snake != type_field]
 
-    def call(*args: Any, **kwargs: Any) -> Tensor:
+    def call(*args: object, **kwargs: object) -> Tensor:
         values = arguments.bind(args, kwargs)
         operands = [values.pop(n) for n in names]
         out = values.pop("out")
@@ -80,7 +83,7 @@ class Arguments:
         self._needed = [p.name for p in parameters if p.default is p.empty]
         self._positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, Any]:
         """The arguments by name, in the signature's order, defaults included."""
         values = self._defaults.copy()
         values.update(zip(self._positional, args))
@@ -96,7 +99,7 @@ class Arguments:
                     self._refuse(args, kwargs)
         return values
 
-    def _refuse(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
+    def _refuse(self, args: tuple[object, ...], kwargs: dict[str, object]) -> NoReturn:
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -124,7 +127,7 @@ def argument(field: str) -> str:
 
 
 def _tensors(
-    name: str, device: Any, fields: list[str], values: list[Any], kin: list[list[int]]
+    name: str, device: Device, fields: list[str], values: list[Any], kin: list[list[int]]
 ) -> list[Tensor]:
     """The inputs as tensors of one size. A Python number takes the type of the
     first tensor among its ``kin``, which must hold it."""
@@ -163,7 +166,7 @@ def broadcast(name: str, tensors: list[Tensor]) -> list[Tensor]:
     return [t if t.sizes == sizes else t.broadcast_to(sizes) for t in tensors]
 
 
-def _docstring(definition: Definition, options: Mapping[str, Any]) -> str:
+def _docstring(definition: Definition, options: Mapping[str, object]) -> str:
     entry = definition.spec
     tables = entry.support[0][1]
     struct = entry.name.replace("DML_OPERATOR_", "DML_") + "_OPERATOR_DESC"

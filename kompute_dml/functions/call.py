@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..tensors.types import DataTypeLike
 
 
-def device_of(*values: Any) -> Device:
+def device_of(*values: object) -> Device:
     """The device of the tensors among ``values``, or the graph of the expressions. Without either:
     the graph of the ``with`` block, else the default device."""
     devices: set[Any] = {v.device for v in values if isinstance(v, Tensor)}
@@ -126,7 +126,7 @@ def run(
 
 
 def _is_empty(
-    desc_class: Any, tensors: Mapping[str, Tensor | Sequence[Tensor] | None]
+    desc_class: type[OperatorDesc], tensors: Mapping[str, Tensor | Sequence[Tensor] | None]
 ) -> bool:
     """Whether nothing is to be computed, because the outputs have no elements. Raises if they have
     elements, but an input has none."""

@@ -26,6 +26,7 @@ from .call import Run, execute, noted
 
 if TYPE_CHECKING:
     from ..compiler import CompiledOperator
+    from ..device import Device
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -49,7 +50,7 @@ class _Call(NamedTuple):
     """Numbers of the signature, as tensors."""
     result: int | tuple[int, ...]
 
-    def repeat(self, device: Any, arguments: Sequence[Tensor]) -> Any:
+    def repeat(self, device: Device, arguments: Sequence[Tensor]) -> Any:
         new = [device.new(desc, shape=shape) for desc, shape in self.made] if self.made else ()
         tensors = (*arguments, *new, *self.constants, None)
         execute(device, self.compiled, [tensors[i] for i in self.slots])
@@ -66,7 +67,7 @@ def cached_call(f: F) -> F:
     """``f``, which ends with one :func:`~.call.run`. It only runs for signatures that are new."""
 
     @functools.wraps(f)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         tensors: list[Tensor] = []
         parts: list[Any] = [f, *kwargs]
         try:

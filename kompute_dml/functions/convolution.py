@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..attributes import ConvolutionDirection, ConvolutionMode
@@ -17,6 +17,8 @@ from .call import as_tensor, device_of, output, run, whole_numbers
 from .registry import function
 
 if TYPE_CHECKING:
+    from ..device import Device
+    from ..operators.base import OperatorDesc
     from ..tensors import Tensor
     from ..tensors.types import DataTypeLike, TensorLike
 
@@ -36,8 +38,10 @@ def _window(name: str, x: Tensor, windows: Mapping[str, tuple[Window, int]]) -> 
     return result
 
 
-def _made(desc_class: Any, name: str, tensors: Mapping[str, Tensor | None], out: Tensor | None,
-          data_type: Any, attributes: Mapping[str, Any]) -> Tensor:
+def _made(
+    desc_class: Callable[..., Any], name: str, tensors: Mapping[str, Tensor | None],
+    out: Tensor | None, data_type: Any, attributes: Mapping[str, object]
+) -> Tensor:
     """Infer the output, and run the operator."""
     device = device_of(*tensors.values(), out)
     descs = {field: None if t is None else t.desc for field, t in tensors.items()}
@@ -57,11 +61,11 @@ def _per_channel(t: Tensor, x: Tensor) -> Tensor:
 
 @function
 def convolution(
-    x: Any, filter: Any, bias: Any = None, *, strides: Window = None, dilations: Window = None,
-    start_padding: Window = None, end_padding: Window = None, output_padding: Window = None,
-    group_count: int = 1, mode: int = ConvolutionMode.CROSS_CORRELATION,
-    direction: int = ConvolutionDirection.FORWARD, fused_activation: Any = None,
-    out: Tensor | None = None,
+    x: TensorLike, filter: TensorLike, bias: TensorLike | None = None, *,
+    strides: Window = None, dilations: Window = None, start_padding: Window = None,
+    end_padding: Window = None, output_padding: Window = None, group_count: int = 1,
+    mode: int = ConvolutionMode.CROSS_CORRELATION, direction: int = ConvolutionDirection.FORWARD,
+    fused_activation: OperatorDesc | None = None, out: Tensor | None = None
 ) -> Tensor:
     """The convolution of ``x`` {N, C, ..} with ``filter`` plus ``bias``
     (DML_CONVOLUTION_OPERATOR_DESC).
@@ -90,9 +94,10 @@ def convolution(
 
 @function
 def convolution_integer(
-    x: Any, filter: Any, *, x_zero_point: Any = None, filter_zero_point: Any = None,
-    strides: Window = None, dilations: Window = None, start_padding: Window = None,
-    end_padding: Window = None, group_count: int = 1, out: Tensor | None = None,
+    x: TensorLike, filter: TensorLike, *, x_zero_point: TensorLike | None = None,
+    filter_zero_point: TensorLike | None = None, strides: Window = None, dilations: Window = None,
+    start_padding: Window = None, end_padding: Window = None, group_count: int = 1,
+    out: Tensor | None = None
 ) -> Tensor:
     """The convolution of integers, less their zero points, as INT32
     (DML_CONVOLUTION_INTEGER_OPERATOR_DESC).
@@ -163,7 +168,7 @@ def _spread(t: Tensor, x: Tensor) -> Tensor:
     return _per_channel(t.reshape(t.size) if t.ndim < 1 else t, x)
 
 
-def _zeros(device: Any, name: str, x: Tensor, **given: tuple[Any, Tensor]) -> dict[str, Any]:
+def _zeros(device: Device, name: str, x: Tensor, **given: tuple[Any, Tensor]) -> dict[str, Any]:
     """Zero points of one rank, each of its tensor's type."""
     return {
         f"{field}_zero_point_tensor": None if value is None else _spread(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .. import spec
@@ -17,6 +17,8 @@ from .call import as_tensor, device_of, output, run
 from .call_cache import cached_call
 
 if TYPE_CHECKING:
+    from ..device import Device
+    from ..tensors.types import DataTypeLike
     pass
 
 _AXES = ("axis", "axes")
@@ -52,7 +54,7 @@ def make_function(definition: Definition) -> Callable[..., Any]:
     signature = inspect.Signature(parameters)
     arguments = Arguments(name, signature)
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         values = arguments.bind(args, kwargs)
         out = values.pop("out")
         data_type = values.pop("data_type", None)
@@ -92,7 +94,7 @@ def make_function(definition: Definition) -> Callable[..., Any]:
     return cached_call(call)
 
 
-def _flat(values: Any) -> list[Any]:
+def _flat(values: Iterable[Any]) -> list[Any]:
     return [x for v in values for x in (v if isinstance(v, (list, tuple)) else [v])]
 
 
@@ -107,7 +109,7 @@ def _outs(name: str, out: Tensor | None, fields: list[Field]) -> dict[str, Any]:
 
 
 def _tensors(
-    name: str, device: Any, fields: tuple[Field, ...], values: Mapping[str, Any]
+    name: str, device: Device, fields: tuple[Field, ...], values: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The inputs as tensors. Python numbers take the type of the first input that is none."""
     result: dict[str, Any] = {}
@@ -143,7 +145,7 @@ def _shaped(name: str, outputs: Any, tensors: Mapping[str, Any], keeps_sizes: bo
     return outputs
 
 
-def _normalized(name: str, field: str, value: object, tensors: Mapping[str, Any]) -> Any:
+def _normalized(name: str, field: str, value: object, tensors: Mapping[str, object]) -> Any:
     """An attribute as the structure takes it: axes from the front, arrays as tuples."""
     if field in _AXES and value is not None:
         rank = _flat(tensors.values())[0].ndim
@@ -155,11 +157,14 @@ def _normalized(name: str, field: str, value: object, tensors: Mapping[str, Any]
     return tuple(value) if isinstance(value, list) else value
 
 
-def _descs(t: Any) -> Any:
+def _descs(t: Tensor | list[Tensor] | None) -> Any:
     return tuple(x.desc for x in t) if isinstance(t, list) else None if t is None else t.desc
 
 
-def _made(device: Any, name: str, out: Any, inferred: Any, data_type: Any, chosen: bool) -> Any:
+def _made(
+    device: Device, name: str, out: Any, inferred: object,
+    data_type: DataTypeLike | None, chosen: bool
+) -> Any:
     """``out``, or a new tensor. Its type is that of ``out`` unless the caller chose one."""
     if isinstance(inferred, list):
         outs = [None] * len(inferred) if out is None else list(out)

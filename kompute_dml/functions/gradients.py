@@ -82,7 +82,7 @@ def average_pooling_grad(
 def _resample(
     desc: object, name: str, input_gradient: TensorLike, scales: Sequence[float],
     input_pixel_offsets: Sequence[float] | None, output_pixel_offsets: Sequence[float] | None,
-    output_sizes: object, out: Tensor | None, **attributes: Any,
+    output_sizes: object, out: Tensor | None, **attributes: object,
 ) -> Tensor:
     device = device_of(input_gradient, out)
     scales = numbers(name, "scales", scales)

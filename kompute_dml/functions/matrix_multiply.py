@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,14 +18,16 @@ from .call import as_tensor, device_of, output, run, whole_numbers
 from .registry import function
 
 if TYPE_CHECKING:
+    from ..operators.base import OperatorDesc
     from ..tensors import Tensor
     from ..tensors.types import DataTypeLike, TensorLike
 
 
 @function
 def gemm(
-    a: Any, b: Any, c: Any = None, *, trans_a: Any = False, trans_b: Any = False,
-    alpha: float = 1.0, beta: float = 1.0, fused_activation: Any = None, out: Tensor | None = None,
+    a: TensorLike, b: TensorLike, c: TensorLike | None = None, *, trans_a: int = False,
+    trans_b: int = False, alpha: float = 1.0, beta: float = 1.0,
+    fused_activation: OperatorDesc | None = None, out: Tensor | None = None
 ) -> Tensor:
     """``alpha * (a @ b) + beta * c``, then an activation (DML_GEMM_OPERATOR_DESC).
 

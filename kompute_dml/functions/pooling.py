@@ -27,7 +27,7 @@ def _with_defaults(name: str) -> None:
     unfilled: Callable[..., Any] = make_function(definitions()["DML_OPERATOR_" + name])
 
     @functools.wraps(unfilled)
-    def call(x: TensorLike, *args: Any, **kwargs: Any) -> Any:
+    def call(x: TensorLike, *args: object, **kwargs: object) -> Any:
         rank = max(np.ndim(x) if not hasattr(x, "ndim") else x.ndim, 2) - 2
         for field in parameters & {"window_size", *_DEFAULTS}:
             value = kwargs.get(field, _DEFAULTS.get(field))

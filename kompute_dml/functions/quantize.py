@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..dtypes import DataType
 from ..errors import expect, whole
@@ -41,8 +41,8 @@ def _along(axis: int | None, value: Tensor, x: Tensor) -> Tensor:
 
 @function
 def quantize_linear(
-    x: Any, scale: Any, zero_point: Any = None, *, axis: int | None = None,
-    data_type: Any = None, out: Tensor | None = None,
+    x: TensorLike, scale: TensorLike, zero_point: TensorLike | None = None, *,
+    axis: int | None = None, data_type: DataTypeLike | None = None, out: Tensor | None = None
 ) -> Tensor:
     """``clamp(round(x / scale) + zero_point)`` (DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC).
 
@@ -61,7 +61,8 @@ def quantize_linear(
         zero_point = _along(
             at, whole_numbers(device, name, "zero_point", zero_point, data_type), x)
     y = output(device, out, name, x.sizes, DataType.of(data_type or "uint8"))
-    scale, zero_point = (None if t is None else _spread(name, t, x) for t in (scale, zero_point))
+    scale = _spread(name, scale, x)
+    zero_point = None if zero_point is None else _spread(name, zero_point, x)
     run(ElementWiseQuantizeLinearOperatorDesc, device, {
         "input_tensor": x, "scale_tensor": scale, "zero_point_tensor": zero_point,
         "output_tensor": y})
@@ -70,8 +71,8 @@ def quantize_linear(
 
 @function
 def dequantize_linear(
-    x: Any, scale: Any, zero_point: Any = None, *, axis: int | None = None,
-    out: Tensor | None = None,
+    x: TensorLike, scale: TensorLike, zero_point: TensorLike | None = None, *,
+    axis: int | None = None, out: Tensor | None = None
 ) -> Tensor:
     """``(x - zero_point) * scale`` (DML_ELEMENT_WISE_DEQUANTIZE_LINEAR_OPERATOR_DESC).
 
@@ -88,7 +89,8 @@ def dequantize_linear(
         zero_point = _along(
             at, whole_numbers(device, name, "zero_point", zero_point, x.data_type), x)
     y = output(device, out, name, x.sizes, scale.data_type)
-    scale, zero_point = (None if t is None else _spread(name, t, x) for t in (scale, zero_point))
+    scale = _spread(name, scale, x)
+    zero_point = None if zero_point is None else _spread(name, zero_point, x)
     run(ElementWiseDequantizeLinearOperatorDesc, device, {
         "input_tensor": x, "scale_tensor": scale, "zero_point_tensor": zero_point,
         "output_tensor": y})

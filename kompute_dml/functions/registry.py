@@ -22,7 +22,7 @@ def function(f: F) -> F:
     takes_more = bool(code.co_flags & inspect.CO_VARARGS)
 
     @functools.wraps(f)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         if len(args) > places and not takes_more:
             raise TypeError(f"{f.__name__}() {too_many(named)}")
         return f(*args, **kwargs)
