@@ -6,12 +6,15 @@ Their codes stand there. The build gives them to :func:`codes`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..dtypes import DataType
 from ..layout import Ints
 from ..runtime.shader_library import codes
 from .elementwise import parameters
+
+if TYPE_CHECKING:
+    from ..operators.base import OperatorDesc
 
 
 class ActivationStep(NamedTuple):
@@ -63,7 +66,7 @@ class Fused(NamedTuple):
 NOTHING = Fused(0, ())
 
 
-def activation(desc: Any) -> Fused:
+def activation(desc: OperatorDesc) -> Fused:
     """The code and words of an activation's description."""
     name = desc.operator.function_name.removeprefix("activation_")
     if name == "identity":

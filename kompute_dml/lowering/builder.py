@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import tuning
 from ..desc import tensor_of
@@ -25,6 +25,9 @@ from .plan import (
     Target,
     reads,
 )
+
+if TYPE_CHECKING:
+    from ..operators.base import OperatorDesc
 
 ALIGNMENT = 256
 """Ranges of the temporary and the persistent resource begin at multiples of it, in bytes."""
@@ -56,7 +59,7 @@ class PlanBuilder:
     Slots are named by the fields of ``desc``: ``"input_tensor"``, ``"input_tensors[2]"``.
     """
 
-    def __init__(self, target: Target, desc: Any) -> None:
+    def __init__(self, target: Target, desc: OperatorDesc) -> None:
         self.target = target
         self.library = target.library
         self.device = target.traits

@@ -7,7 +7,7 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..desc import TensorDesc
 from ..dtypes import DataType, Scalar, saturate
@@ -25,6 +25,9 @@ from ..runtime.traits import DeviceTraits
 from .builder import PlanBuilder
 from .copy import CopyView, copied, in_order_of_output
 from .plan import TEMPORARY, UNUSED, reads, writes
+
+if TYPE_CHECKING:
+    from ..operators.base import OperatorDesc
 
 _MANY = 1 << 16
 """Invocations that fill a GPU, and elements that are worth a separate dispatch."""
@@ -260,7 +263,7 @@ def parameter(value: Any, data_type: DataType) -> Ints:
     return (scalar.item() & 0xFFFFFFFF,)
 
 
-def parameters(desc: Any, data_type: DataType) -> Ints:
+def parameters(desc: OperatorDesc, data_type: DataType) -> Ints:
     """All such attributes of ``desc``, in the order of its structure."""
     words: list[int] = []
     for f in desc.operator.spec.fields:
