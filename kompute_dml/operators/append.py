@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..lowering.builder import PlanBuilder
 from ..lowering.copy import copied_input
@@ -11,10 +11,14 @@ from ..lowering.walk import Walk
 from .base import widened
 from .gather import ScatterOperatorDesc
 
+if TYPE_CHECKING:
+    from ..desc import TensorDesc
+    from .base import OperatorDesc
+
 _VECTOR = 16
 
 
-def _lower(d: Any, target: Target) -> Plan:
+def _lower(d: OperatorDesc, target: Target) -> Plan:
     p = PlanBuilder(target, d)
     x, y, first = d.updates_tensor, d.output_tensor, d.indices_tensor
     if d.input_tensor is not None:  # else the cache lies in the output
@@ -24,7 +28,7 @@ def _lower(d: Any, target: Target) -> Plan:
         n % each for n in (*x.strides[:3], *y.strides[:3], x.sizes[3]))
     unit = each if vectors else 1
 
-    def in_units(t: Any) -> tuple[int, ...]:
+    def in_units(t: TensorDesc) -> tuple[int, ...]:
         return (*(s // unit for s in t.strides[:3]), t.strides[3])
 
     walk = Walk((*x.sizes[:3], x.sizes[3] // unit), in_units(x), in_units(y), (0,) * 4,

@@ -59,7 +59,7 @@ _INT_RANGES = {
 class _Signature:
     """The signature of a descriptor class: its fields, by name."""
 
-    def __get__(self, desc: Any, desc_class: Any) -> inspect.Signature:
+    def __get__(self, desc: OperatorDesc, desc_class: type[OperatorDesc]) -> inspect.Signature:
         place = inspect.Parameter
         return inspect.Signature([
             place(f.name, place.KEYWORD_ONLY,
@@ -81,7 +81,7 @@ class OperatorDesc:
 
     __signature__ = _Signature()
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, **values: object) -> None:
         mine, fields = self.__dict__, self.operator.fields
         mine.update(fields.defaults)
         mine.update(values)
@@ -97,7 +97,7 @@ class OperatorDesc:
             if mine[count] is None and isinstance(value := mine[name], tuple):
                 mine[count] = len(value)
 
-    def _refuse(self, values: Mapping[str, Any]) -> NoReturn:
+    def _refuse(self, values: Mapping[str, object]) -> NoReturn:
         try:
             inspect.signature(type(self)).bind(**values)
         except TypeError as error:
@@ -124,7 +124,7 @@ class OperatorDesc:
     def __hash__(self) -> int:
         return hash((type(self), *self.__dict__.values()))
 
-    def changed(self, **fields: Any) -> Self:
+    def changed(self, **fields: object) -> Self:
         """A copy with other fields, in a fifth of the time of :func:`dataclasses.replace`."""
         return type(self)(**{**self.__dict__, **fields})
 

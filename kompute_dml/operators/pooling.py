@@ -129,7 +129,7 @@ def _check_quantized(desc: OperatorDesc, strict: bool) -> None:
            f"hold at most {_EXACT_SUM} elements", list(desc.window_size))
 
 
-def _channel_stride(t: Any) -> int:
+def _channel_stride(t: TensorDesc | None) -> int:
     """The stride between the values of channels."""
     if t is None or t.element_count == 1:
         return 0
@@ -466,7 +466,7 @@ def _windows(op: str, d: OperatorDesc, p: PlanBuilder, y: TensorDesc, target: Op
                spec=spec, **operands)  # type: ignore[arg-type]
 
 
-def _pooling(name: str, op: str, **more: Any) -> Any:
+def _pooling(name: str, op: str, **more: object) -> Any:
     def build(d: OperatorDesc, p: PlanBuilder) -> None:
         _pool(op, d, p)
 

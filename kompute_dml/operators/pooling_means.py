@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..dtypes import DataType
 from ..layout import Ints, coalesce, power_of_two, product
@@ -10,6 +10,9 @@ from ..lowering.builder import PlanBuilder
 from ..lowering.elementwise import float_bits
 from ..lowering.plan import UNUSED
 from .base import OperatorDesc
+
+if TYPE_CHECKING:
+    from ..desc import TensorDesc
 
 SHADER = "pooling_means"
 _DEEPEST = 8
@@ -30,7 +33,7 @@ class _Planes(NamedTuple):
     """From image, plane or vector of channels, and pixel to the next, in vectors."""
 
 
-def _planes(x: Any) -> _Planes | None:
+def _planes(x: TensorDesc) -> _Planes | None:
     """How the shader sees an image, if it consists of whole vectors."""
     each = 16 // x.data_type.itemsize
     channels = x.sizes[1]

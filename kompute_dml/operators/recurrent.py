@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..attributes import RecurrentNetworkDirection as Direction
 from ..dtypes import DataType
@@ -16,6 +16,9 @@ from ..lowering.plan import UNUSED, Operand
 from ..lowering.walk import Walk
 from ..spec import FeatureLevel
 from .base import OperatorDesc, Output, check_field, operator
+
+if TYPE_CHECKING:
+    from ..desc import TensorDesc
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _ACTIVATIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}
@@ -130,7 +133,7 @@ class _Lowering(Network):
         make = self.p.write if writes else self.p.read
         return make(field, at, extent(sizes, strides)), strides
 
-    def _vectors(self, t: Any) -> bool:
+    def _vectors(self, t: TensorDesc) -> bool:
         return (self.type is DataType.FLOAT32 and t.strides[-1] == 1
                 and not any(n % 4 for n in (*t.strides[:-1], t.sizes[-1])))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from ..lowering.neighbours import Neighbours
 from ..lowering.planes import General, Images, Planes, block_strides
 from ..runtime.traits import LEAST_LOOP_PASSES, DeviceTraits
 from .base import OperatorDesc, Output, operator
+
+if TYPE_CHECKING:
+    from ..desc import TensorDesc
 
 _MOST_SAMPLES = 1 << (LEAST_LOOP_PASSES.bit_length() - 1)
 """The most samples of an antialiased element, a power of two."""
@@ -159,7 +162,7 @@ class _Layout(NamedTuple):
     blocks: list[_Blocks | None]
 
 
-def _layout_of(d: Any) -> _Layout | None:
+def _layout_of(d: OperatorDesc) -> _Layout | None:
     x, y, axes = d.input_tensor, d.output_tensor, _axes(d)
     each = 16 // x.data_type.itemsize
     if (y.dimension_count != 4 or sorted(a.dimension for a in axes) != [2, 3]
@@ -167,7 +170,7 @@ def _layout_of(d: Any) -> _Layout | None:
                 DataType.FLOAT16, DataType.FLOAT32) or not (x.is_aligned and y.is_aligned)):
         return None
 
-    def of_vectors(t: Any, inner: int) -> bool:
+    def of_vectors(t: TensorDesc, inner: int) -> bool:
         return t.sizes[inner] % each == 0 and begin_with_vectors(each, t.strides, inner)
 
     if of_vectors(y, 3):

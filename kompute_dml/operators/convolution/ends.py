@@ -19,6 +19,7 @@ from .layer import Layer
 from .problem import Problem
 
 if TYPE_CHECKING:
+    from ...desc import TensorDesc
     from .tiles import Tiles
 
 CORE, SUM = "convolution", "convolution_sum"
@@ -245,7 +246,7 @@ def _sums_alone(
               "DENSE": dense, **spec})
 
 
-def channel_stride(t: Any, axis: int | None = None) -> int:
+def channel_stride(t: TensorDesc | None, axis: int | None = None) -> int:
     """The stride of a vector along ``axis``, or along its only dimension larger than 1."""
     if t is None:
         return 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...layout import is_packed
 from ...lowering.activation import fused_activation
 from ...lowering.builder import PlanBuilder
 from ..base import OperatorDesc
+
+if TYPE_CHECKING:
+    from ...desc import TensorDesc
 
 SHADER = "convolution_quantized_points"
 _ROWS, _COLUMNS, _INVOCATIONS = 8, 16, 256
@@ -16,7 +19,7 @@ MOST = 4096
 """The most elements of the input, which every workgroup reads."""
 
 
-def serves(d: OperatorDesc, x: Any) -> bool:
+def serves(d: OperatorDesc, x: TensorDesc) -> bool:
     """Whether the kernel can compute a description of CONVOLUTION_INTEGER_TO_FLOAT, of ``x``, a
     tensor of numbers that is quantized."""
     w = d.filter_tensor
