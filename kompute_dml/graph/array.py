@@ -19,7 +19,7 @@ from .memory import Storage
 
 
 @functools.cache  # NumPy's comparisons of types are slow
-def device_type(dtype: np.dtype[Any]) -> DataType:
+def device_type(dtype: np.dtype[np.generic]) -> DataType:
     """The data type on the device for a NumPy type: UINT8 for bool, else the same type."""
     return DataType.UINT8 if dtype == BOOL else DataType.of(dtype)
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..compiler import Operator
 from ..dtypes import Scalar
@@ -67,7 +68,7 @@ class Builder(Planner):
         self._lines: set[Storage] = set()
         self._expected: list[tuple[Array, Sequence[Allowed], str]] = []
 
-    def new(self, shape: Sequence[int], dtype: Any) -> Array:
+    def new(self, shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
         """A packed array for a step to write."""
         dtype, shape = np.dtype(dtype), tuple(shape)
         nbytes = product(shape) * dtype.itemsize
@@ -81,7 +82,7 @@ class Builder(Planner):
         storage = self.storage((nbytes + 3) & ~3) if nbytes else None
         return Array(dtype, shape, packed_strides(shape), storage)
 
-    def like(self, arrays: Sequence[Array], shape: Sequence[int], dtype: Any) -> Array:
+    def like(self, arrays: Sequence[Array], shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
         """A new array. It is channels-last if one of ``arrays`` has the same shape and is.
 
         With three dimensions, that layout may be a transposed matrix, unless a convolution made it.
@@ -91,7 +92,7 @@ class Builder(Planner):
             len(a.shape) > 3 or self._is_line(a)) for a in arrays)
         return self._with_channels_last(y) if last else y
 
-    def for_channels(self, shape: Sequence[int], dtype: Any) -> Array:
+    def for_channels(self, shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
         """A new array for the output of a convolution, channels-last where convolutions read
         that."""
         y = self.new(shape, dtype)
@@ -124,7 +125,7 @@ class Builder(Planner):
         """How many inputs are checked at each run."""
         return len(self._expected)
 
-    def _puts_channels_last(self, dtype: np.dtype[Any]) -> bool:
+    def _puts_channels_last(self, dtype: np.dtype[np.generic]) -> bool:
         if CHANNELS_LAST in disabled():
             return False
         target = self.device.target
@@ -199,7 +200,7 @@ class Builder(Planner):
         self,
         name: str,
         tensors: Mapping[str, tuple[Array, Sequence[int], Sequence[int]] | None],
-        **attributes: Any,
+        **attributes: object,
     ) -> None:
         """Add ``DML_OPERATOR_<name>`` over arrays, each seen under its sizes and strides."""
         definition = base.definitions()["DML_OPERATOR_" + name]
@@ -211,7 +212,7 @@ class Builder(Planner):
     def emit_own(
         self, desc_class: Callable[..., OperatorDesc],
         tensors: Mapping[str, tuple[Array, Sequence[int], Sequence[int]] | None],
-        **attributes: Any,
+        **attributes: object,
     ) -> None:
         """:meth:`emit` of an operator that DirectML does not have, see :meth:`add_own`."""
         descs = {f: None if t is None else t[0].desc(*t[1:]) for f, t in tensors.items()}
@@ -325,7 +326,7 @@ class Builder(Planner):
             storage.allocation = allocation
 
 
-def _grouped(descs: Mapping[str, Any]) -> dict[str, Any]:
+def _grouped(descs: Mapping[str, object]) -> dict[str, Any]:
     """Descriptions by field: ``field[0]``, ``field[1]`` ... become a tuple."""
     result: dict[str, Any] = {}
     for slot, desc in descs.items():
@@ -346,6 +347,6 @@ def supported(device: Device, operator: str, tensor: str) -> Any:
     return None if table is None else table.get(tensor)
 
 
-def scalar(value: Any, dtype: np.dtype[Any]) -> Scalar:
+def scalar(value: object, dtype: np.dtype[np.generic]) -> Scalar:
     """An attribute of type SCALAR_UNION."""
     return Scalar.of(value, device_type(dtype))

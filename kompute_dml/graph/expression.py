@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextvars import Token
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from .array import Array, device_type
 from .builder import FEW, Builder
 from .memory import MemoryUse, Storage
 from .recorded import RecordedPlan
+
+if TYPE_CHECKING:
+    from ..tensors.types import DataTypeLike
 
 
 class Expression(Tensor):
@@ -84,7 +87,7 @@ class Graph(Tracer):
     def __exit__(self, *error: object) -> None:
         tracing.reset(self._tokens.pop())
 
-    def input(self, sizes: Sequence[int], data_type: Any = "float32", *, name: str = ""
+    def input(self, sizes: Sequence[int], data_type: DataTypeLike = "float32", *, name: str = ""
               ) -> Expression:
         """A packed tensor that is an argument of every run. ``sizes`` may be (), or hold a 0, and
         ``data_type`` may be bool."""
@@ -98,7 +101,7 @@ class Graph(Tracer):
         self.names.append(name)
         return x
 
-    def constant(self, array: Any, data_type: Any = None) -> Expression:
+    def constant(self, array: Any, data_type: DataTypeLike | None = None) -> Expression:
         """A tensor of these values."""
         x = self.as_constant(self.device.tensor(array, data_type))
         if x.nbytes <= FEW and x.data_type.bits >= 8:
@@ -127,13 +130,13 @@ class Graph(Tracer):
 
     # The part of a device's interface that functions use
 
-    def tensor(self, array: Any, data_type: Any = None) -> Expression:
+    def tensor(self, array: Any, data_type: DataTypeLike | None = None) -> Expression:
         """``array`` as a constant."""
         return self.constant(array, data_type)
 
     number = tensor
 
-    def empty(self, sizes: Sequence[int], data_type: Any = "float32") -> Expression:
+    def empty(self, sizes: Sequence[int], data_type: DataTypeLike = "float32") -> Expression:
         """A packed expression, for a function to write."""
         shape = integers("Graph.empty", "sizes", sizes)
         return self.new(standing_for(DataType.of(data_type), shape), shape=shape)
@@ -177,7 +180,7 @@ class Graph(Tracer):
         x = t if _place(t)[0] is self else self.as_constant(t)
         return _begin(x)
 
-    def read(self, *place: Any) -> NoReturn:
+    def read(self, *place: object) -> NoReturn:
         """Raises UnsupportedError: expressions have no memory."""
         raise UnsupportedError("an expression has no values before its graph is compiled and run")
 
@@ -234,7 +237,7 @@ class CompiledExpressions:
         """The bytes that values inside share, and the least possible."""
         return self._plan.memory
 
-    def __call__(self, *values: Any, out: Tensor | Sequence[Tensor] | None = None) -> Any:
+    def __call__(self, *values: object, out: Tensor | Sequence[Tensor] | None = None) -> Any:
         """Run on arrays or tensors in the order of the inputs. Returns the only output, or a list
         of all.
 
@@ -253,7 +256,7 @@ class CompiledExpressions:
         results = self._bound(checked, out) if of_tensors else self._plan.run(checked)
         return results[0] if self._single else results
 
-    def _checked(self, name: str, x: Array, value: Any, of_tensors: bool) -> Any:
+    def _checked(self, name: str, x: Array, value: object, of_tensors: bool) -> Any:
         """An argument as a contiguous array, or as a tensor that can be bound."""
         value = value if isinstance(value, Tensor) else np.asarray(value)
         expect(value.shape == x.shape, "a graph", f"{name}.sizes", f"be {list(x.shape)}",

@@ -246,7 +246,7 @@ def moved(t: TensorDesc, sizes: Ints, strides: Ints) -> TensorDesc:
     return described(t.data_type, sizes, strides, t.guaranteed_base_offset_alignment)
 
 
-def changed(node: Node, storages: dict[str, Storage | None], **fields: Any) -> Node:
+def changed(node: Node, storages: dict[str, Storage | None], **fields: object) -> Node:
     """The operator with other fields, and with other storages in some slots."""
     kept = {s: x for s, x in (node.storages | storages).items() if x is not None}
     return Node(node.desc.changed(**fields), kept, node.label)

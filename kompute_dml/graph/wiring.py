@@ -216,7 +216,7 @@ class _Checker:
                    f"{slot}, the absent {begin}")
         return Source(number, slot), begin, desc.total_tensor_size_in_bytes
 
-    def _node_index(self, path: str, value: Any) -> int:
+    def _node_index(self, path: str, value: object) -> int:
         return _index(path, value, len(self._desc.nodes), "nodes")
 
     # Order
@@ -263,14 +263,14 @@ def _expect_level(device: Device, level: FeatureLevel, what: str) -> None:
                                f"created at {device.feature_level}")
 
 
-def _count(field: str, value: Any, least: int) -> int:
+def _count(field: str, value: object, least: int) -> int:
     number = whole(_GRAPH, field, value)
     expect(number >= least, _GRAPH, field, f"be at least {least}", number)
     expect(number <= _MOST, _GRAPH, field, f"be at most {_MOST}", number)
     return number
 
 
-def _index(path: str, value: Any, count: int, what: str) -> int:
+def _index(path: str, value: object, count: int, what: str) -> int:
     number = whole(_GRAPH, path, value)
     expect(0 <= number < count, _GRAPH, path, f"be below {count} (the number of {what})", number)
     return number

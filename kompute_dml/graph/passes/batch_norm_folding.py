@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...attributes import ConvolutionDirection, ScaleBias
 from ...desc import TensorDesc
 from ...layout import packed_strides
@@ -86,7 +84,7 @@ class _Scaled:
             t.data_type, self._sizes, strides,
             guaranteed_base_offset_alignment=t.guaranteed_base_offset_alignment)
 
-    def _apply(self, name: str, *values: _Value, **attributes: Any) -> _Value:
+    def _apply(self, name: str, *values: _Value, **attributes: object) -> _Value:
         sizes = values[0][1].sizes
         y = TensorDesc(values[0][1].data_type, sizes, packed_strides(sizes))
         storage = self._g.make(y.total_tensor_size_in_bytes)
