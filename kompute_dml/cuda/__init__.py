@@ -96,7 +96,7 @@ class View:
         return dlpack.CUDA, self.context.ordinal
 
     def __dlpack__(
-        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None,
+        self, *, stream: object = None, max_version: object = None, dl_device: Any = None,
         copy: bool | None = None,
     ) -> Any:
         """A capsule. The stream waits for the device's work so far; for -1 none does."""
@@ -144,7 +144,7 @@ def _device(of: Device | Tensor | View) -> Device:
         f"kompute_dml.cuda: expected a Device, a Tensor or a view, but got {type(of).__name__}")
 
 
-def acquire(of: Device | Tensor | View, *streams: Any) -> None:
+def acquire(of: Device | Tensor | View, *streams: object) -> None:
     """Make these streams (by default CUDA's default stream) wait for the device's work so far."""
     device, handles = _device(of), [_handle(s) for s in streams or (None,)]
     with device.recorder.lock:
@@ -153,7 +153,7 @@ def acquire(of: Device | Tensor | View, *streams: Any) -> None:
     link.wait_ready(value, handles)
 
 
-def release(of: Device | Tensor | View, *streams: Any) -> None:
+def release(of: Device | Tensor | View, *streams: object) -> None:
     """Make the device's later work wait for what these streams (by default CUDA's default stream)
     were given so far."""
     device, handles = _device(of), [_handle(s) for s in streams or (None,)]
@@ -162,7 +162,7 @@ def release(of: Device | Tensor | View, *streams: Any) -> None:
 
 
 @contextlib.contextmanager
-def stream(of: Device | Tensor | View, *streams: Any) -> Iterator[None]:
+def stream(of: Device | Tensor | View, *streams: object) -> Iterator[None]:
     """Inside the block these streams may use memory of the device; by default CUDA's default
     stream. They wait for the device's work before the block, and its work after the block waits
     for them. Inside the block the device must not use the same tensors.
@@ -174,7 +174,7 @@ def stream(of: Device | Tensor | View, *streams: Any) -> Iterator[None]:
         release(of, *streams)
 
 
-def tensor(array: Any, device: Device | None = None, stream: Any = None) -> Tensor:
+def tensor(array: object, device: Device | None = None, stream: object = None) -> Tensor:
     """A copy of a CUDA array, made on the GPU.
 
     Vulkan cannot import memory that CUDA allocated without a way to export it. So ``array``

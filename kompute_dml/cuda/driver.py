@@ -127,7 +127,7 @@ class Context:
     def __exit__(self, *_: object) -> None:
         self._calls["cuCtxPopCurrent_v2"](ctypes.byref(c_void_p()))
 
-    def call(self, name: str, *arguments: Any) -> None:
+    def call(self, name: str, *arguments: object) -> None:
         """Call the driver. Raises DmlError with the driver's words."""
         status = self._calls[name](*arguments)
         if status:
@@ -136,7 +136,7 @@ class Context:
             said = (text.value or b"unknown error").decode()
             raise DmlError(f"{name}: CUDA error {status}, {said}")
 
-    def make(self, name: str, *arguments: Any) -> c_void_p:
+    def make(self, name: str, *arguments: object) -> c_void_p:
         """Call a function that returns a handle by its first argument."""
         handle = c_void_p()
         self.call(name, ctypes.byref(handle), *arguments)

@@ -37,7 +37,7 @@ class Exporter:
         }))
         return fd, int(requirements.size)
 
-    def _fd(self, name: str, info: Any) -> int:
+    def _fd(self, name: str, info: object) -> int:
         address = _lib.vkGetDeviceProcAddr(self.device, name.encode())
         if address == _ffi.NULL:
             raise UnsupportedError(f"kompute_dml.cuda: Vulkan's driver has no {name}")
@@ -57,7 +57,7 @@ class Exporter:
         })
         return self.create(exported)
 
-    def create(self, chain: Any) -> Any:
+    def create(self, chain: object) -> Any:
         info = _ffi.new("VkSemaphoreCreateInfo *", {
             "sType": vk.VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, "pNext": chain})
         semaphore = _ffi.new("VkSemaphore *")
@@ -65,14 +65,14 @@ class Exporter:
                _lib.vkCreateSemaphore(self.device, info, _ffi.NULL, semaphore))
         return semaphore[0]
 
-    def semaphore_fd(self, semaphore: Any) -> int:
+    def semaphore_fd(self, semaphore: object) -> int:
         """A new file descriptor of a semaphore."""
         return self._fd("vkGetSemaphoreFdKHR", _ffi.new("VkSemaphoreGetFdInfoKHR *", {
             "sType": vk.VK_STRUCTURE_TYPE_SEMAPHORE_GET_FD_INFO_KHR,
             "semaphore": semaphore, "handleType": _OPAQUE_FD,
         }))
 
-    def destroy(self, *semaphores: Any) -> None:
+    def destroy(self, *semaphores: object) -> None:
         """Wait for the queue, and destroy them."""
         _lib.vkDeviceWaitIdle(self.device)
         for semaphore in semaphores:
@@ -89,7 +89,7 @@ class ExportBatch:
     the queue is given after a wait comes after it.
     """
 
-    def __init__(self, semaphore: Any, waits: bool) -> None:
+    def __init__(self, semaphore: object, waits: bool) -> None:
         kind = "wait" if waits else "signal"
         self._value = _ffi.new("uint64_t *")
         self._semaphores = _ffi.new("VkSemaphore[]", [semaphore])

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
+from types import ModuleType
 from typing import Any
 
 from ..errors import NoDeviceError, whole
@@ -160,7 +161,7 @@ def _version(value: int) -> tuple[int, int, int]:
     return value >> 22 & 0x7F, value >> 12 & 0x3FF, value & 0xFFF
 
 
-def _instance(vk: Any) -> Any:
+def _instance(vk: ModuleType) -> Any:
     # vkEnumerateInstanceVersion needs Vulkan 1.1, as this package does. SwiftShader refuses
     # applications for a newer Vulkan than its own.
     version = min(int(vk.vkEnumerateInstanceVersion()), vk.VK_MAKE_VERSION(1, 3, 0))
@@ -174,7 +175,9 @@ def _instance(vk: Any) -> Any:
         raise NoDeviceError(f"vkCreateInstance failed with {type(error).__name__}") from None
 
 
-def _cooperative_matrices(vk: Any, instance: Any, device: Any) -> tuple[CooperativeMatrix, ...]:
+def _cooperative_matrices(
+    vk: ModuleType, instance: object, device: object
+) -> tuple[CooperativeMatrix, ...]:
     components = ("f16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
     scopes = {1: "device", 2: "workgroup", 3: "subgroup", 5: "queue_family"}
     name = "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR"
@@ -210,7 +213,7 @@ def _cooperative_matrices(vk: Any, instance: Any, device: Any) -> tuple[Cooperat
 
 
 def _core_counter(
-    vk: Any, extensions: frozenset[str], chain: Any
+    vk: ModuleType, extensions: frozenset[str], chain: object
 ) -> tuple[Any, Callable[[], int]]:
     """The chain of structures to query, and a function that reads the number of cores from it."""
     if "VK_NV_shader_sm_builtins" in extensions:
@@ -222,7 +225,7 @@ def _core_counter(
     return chain, lambda: 0
 
 
-def _describe(vk: Any, instance: Any, index: int, device: Any) -> Adapter:
+def _describe(vk: ModuleType, instance: object, index: int, device: object) -> Adapter:
     extensions = frozenset(
         e.extensionName for e in vk.vkEnumerateDeviceExtensionProperties(device, None)
     )
@@ -259,7 +262,7 @@ def _describe(vk: Any, instance: Any, index: int, device: Any) -> Adapter:
     heaps = [memory.memoryHeaps[i] for i in range(memory.memoryHeapCount)]
     local = [h.size for h in heaps if h.flags & vk.VK_MEMORY_HEAP_DEVICE_LOCAL_BIT]
 
-    def text(value: Any) -> str:
+    def text(value: object) -> str:
         return value if isinstance(value, str) else vk.ffi.string(value).decode()
 
     return Adapter(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from collections.abc import Iterator
-from typing import Any
 
 from . import libcuda, traits
 from .adapters import Adapter
@@ -28,7 +27,7 @@ def held(adapter: Adapter) -> Iterator[bool]:
             cuda.cuDevicePrimaryCtxRelease(device)
 
 
-def _retain(cuda: Any, adapter: Adapter) -> ctypes.c_int | None:
+def _retain(cuda: ctypes.CDLL, adapter: Adapter) -> ctypes.c_int | None:
     """Retain a context on the adapter. Returns its CUDA device, or None."""
     context = ctypes.c_void_p()
     device = libcuda.device_of(cuda, adapter)

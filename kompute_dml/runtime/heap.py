@@ -29,7 +29,7 @@ class Block:
 
     __slots__ = ("buffer", "free", "size", "used")
 
-    def __init__(self, buffer: Any, size: int) -> None:
+    def __init__(self, buffer: object, size: int) -> None:
         self.buffer = buffer
         self.size = size
         self.used = 0

@@ -22,7 +22,7 @@ def library() -> Any:
         return None
 
 
-def device_of(cuda: Any, adapter: Adapter) -> CudaDevice | None:
+def device_of(cuda: ctypes.CDLL, adapter: Adapter) -> CudaDevice | None:
     """Initialize CUDA and find the adapter among its devices."""
     count = ctypes.c_int()
     if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
@@ -32,13 +32,13 @@ def device_of(cuda: Any, adapter: Adapter) -> CudaDevice | None:
     return None if ordinal is None else CudaDevice(ordinal, devices[ordinal])
 
 
-def _device(cuda: Any, ordinal: int) -> ctypes.c_int:
+def _device(cuda: ctypes.CDLL, ordinal: int) -> ctypes.c_int:
     device = ctypes.c_int()
     cuda.cuDeviceGet(ctypes.byref(device), ordinal)
     return device
 
 
-def _uuid(cuda: Any, device: ctypes.c_int) -> str:
+def _uuid(cuda: ctypes.CDLL, device: ctypes.c_int) -> str:
     uuid = ctypes.create_string_buffer(16)
     cuda.cuDeviceGetUuid(uuid, device)
     return uuid.raw.hex()

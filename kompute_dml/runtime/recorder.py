@@ -99,7 +99,7 @@ class Recording:
         self._watched: list[tuple[Callable[[], Any], Any]] = []
         """What may change, and what it was when it was recorded."""
 
-    def watch(self, look: Callable[[], Any]) -> None:
+    def watch(self, look: Callable[[], object]) -> None:
         """Record anew if ``look()`` is another object when the recording is replayed."""
         self._watched.append((look, look()))
 
@@ -375,7 +375,7 @@ class Recorder:
         self.flush()
         return batch
 
-    def show_host(self, buffer: Any) -> None:
+    def show_host(self, buffer: object) -> None:
         """Make the recorded writes to ``buffer`` visible to the host once they are done."""
         self._batch(aside=False).commands.show_host([buffer])
 

@@ -217,7 +217,7 @@ def of(adapter: Adapter) -> DeviceTraits:
     return _as_class(own, EMULATED[name]) if name else own
 
 
-def _as_class(own: DeviceTraits, known: Mapping[str, Any]) -> DeviceTraits:
+def _as_class(own: DeviceTraits, known: Mapping[str, object]) -> DeviceTraits:
     """The traits of a GPU of which no more is known. Its kernels run on the device itself, so its
     subgroups, its barriers and the least of its limits stay."""
     limits = {name: min(getattr(own, name), known[name]) for name in _LIMITS if name in known}
