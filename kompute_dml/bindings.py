@@ -172,7 +172,7 @@ class Dispatchable(SnakeCase):
 
 
 def _find(
-    device: Device, name: str, needs: Sequence[Need], bindings: Sequence[Any]
+    device: Device, name: str, needs: Sequence[Need], bindings: Sequence[object]
 ) -> list[Slot | None]:
     """The place of each need. Raises if the bindings do not meet it."""
     places: list[Slot | None] = []
@@ -203,7 +203,7 @@ def _find(
     return places
 
 
-def _expect_count(name: str, what: str, bindings: Sequence[Any], count: int, each: str) -> None:
+def _expect_count(name: str, what: str, bindings: Sequence[object], count: int, each: str) -> None:
     expect(len(bindings) == count, name, what, f"be {count} (one for each {each})", len(bindings))
 
 
@@ -232,7 +232,7 @@ class BindingTable(SnakeCase):
         self._places: list[Slot | None] | None = None
         """The result of places(), until the next binding."""
 
-    def bind_inputs(self, bindings: Sequence[Any]) -> None:
+    def bind_inputs(self, bindings: Sequence[object]) -> None:
         """One :class:`BufferBinding` or None for each input (IDMLBindingTable::BindInputs)."""
         self._inputs, self._places = _listed("bind_inputs", bindings), None
 

@@ -56,6 +56,7 @@ from .validation_cache import ValidationCache
 if TYPE_CHECKING:
     from .graph.compiled import CompiledGraph
     from .graph.recorded import RecordedPlan
+    from .tensors.types import DataTypeLike
 
 MAX_COMPILED = 1024
 """Compiled operators that the function level keeps."""
@@ -223,7 +224,7 @@ class _Plans:
     def __init__(self) -> None:
         self._plans: OrderedDict[Any, RecordedPlan] = OrderedDict()
 
-    def take(self, key: Any, make: Callable[[], RecordedPlan]) -> RecordedPlan:
+    def take(self, key: object, make: Callable[[], RecordedPlan]) -> RecordedPlan:
         """The plan kept for ``key``. It is made at first use."""
         plan = self._plans.get(key)
         if plan is None:
@@ -278,7 +279,7 @@ def _close_all() -> None:
         runtime.close_at_exit()
 
 
-def _as_array(array: Any, dtype: np.dtype[Any] | None) -> np.ndarray:
+def _as_array(array: object, dtype: np.dtype[np.generic] | None) -> np.ndarray:
     """``numpy.asarray``. NumPy 1, too, refuses Python numbers that do not fit."""
     if (_NUMPY_1 and isinstance(array, (int, float, list, tuple))
             and dtype is not None and dtype.kind in "iu"):
@@ -292,7 +293,7 @@ def _as_array(array: Any, dtype: np.dtype[Any] | None) -> np.ndarray:
     return np.asarray(array, dtype)
 
 
-def _host_array(array: Any, data_type: Any) -> np.ndarray:
+def _host_array(array: object, data_type: DataTypeLike | None) -> np.ndarray:
     """What ``Device.tensor`` uploads."""
     dtype = None if data_type is None else DataType.of(data_type).dtype
     if array is None:  # for NumPy a number that is missing
@@ -403,7 +404,7 @@ class Device(SnakeCase):
 
     # Tensors
 
-    def tensor(self, array: Any, data_type: Any = None) -> Tensor:
+    def tensor(self, array: object, data_type: DataTypeLike | None = None) -> Tensor:
         """Upload ``array`` (anything NumPy takes, any memory layout) as a packed tensor.
 
         ``data_type`` converts as ``numpy.asarray(array, dtype)`` does. By default the array's type
@@ -423,7 +424,7 @@ class Device(SnakeCase):
         return tensor
 
     @locked
-    def number(self, value: Any, data_type: Any = None) -> Tensor:
+    def number(self, value: object, data_type: DataTypeLike | None = None) -> Tensor:
         """:meth:`tensor` of one number, for operands. It is kept, so nothing may write it."""
         host = _host_array(value, data_type)
         key = host.dtype, host.shape, host.tobytes()
@@ -436,7 +437,7 @@ class Device(SnakeCase):
             self._numbers.move_to_end(key)
         return kept
 
-    def empty(self, sizes: Sequence[int], data_type: Any = "float32") -> Tensor:
+    def empty(self, sizes: Sequence[int], data_type: DataTypeLike = "float32") -> Tensor:
         """A packed tensor of undefined contents."""
         shape = integers("Device.empty", "sizes", sizes)
         return self.new(standing_for(DataType.of(data_type), shape), shape=shape)
@@ -596,13 +597,13 @@ class Device(SnakeCase):
         if dispatchable.is_volatile:
             recording.watch(functools.partial(table.places, dispatchable))
 
-    def owns(self, child: Any, where: str) -> None:
+    def owns(self, child: object, where: str) -> None:
         """Raise if an object belongs to another device."""
         if getattr(child, "device", None) is not self:
             raise ValidationError(f"{where}: expected an object of {self!r}, but got {child!r}")
 
     @locked
-    def compile_cached(self, desc: OperatorDesc, key: Any) -> CompiledOperator:
+    def compile_cached(self, desc: OperatorDesc, key: object) -> CompiledOperator:
         """The compiled operator for ``desc``, made at the first call with ``key``."""
         compiled = self.compiled.get(key)
         if compiled is None:
@@ -633,7 +634,7 @@ class Device(SnakeCase):
         recorder = self.recorder
         with recorder.lock, recorder.record() as recording: yield recording  # noqa: E701  see locked()
 
-    def time(self, work: Callable[[], Any], dispatches: int = 256) -> list[tuple[str, float]]:
+    def time(self, work: Callable[[], object], dispatches: int = 256) -> list[tuple[str, float]]:
         """Run ``work`` and time its dispatches: (shader variant, nanoseconds) for each.
 
         Device timestamps take some time themselves. ``dispatches`` is the most dispatches of one
@@ -642,7 +643,7 @@ class Device(SnakeCase):
         """
         return self._times(work, dispatches)
 
-    def elapsed(self, work: Callable[[], Any]) -> float:
+    def elapsed(self, work: Callable[[], object]) -> float:
         """Run ``work`` and time all of its dispatches together, in nanoseconds.
 
         Device timestamps are taken before the first and after the last dispatch of each submit.
@@ -651,7 +652,7 @@ class Device(SnakeCase):
         return sum(nanoseconds for _, nanoseconds in self._times(work, 0))
 
     @locked
-    def _times(self, work: Callable[[], Any], dispatches: int) -> list[tuple[str, float]]:
+    def _times(self, work: Callable[[], object], dispatches: int) -> list[tuple[str, float]]:
         if not self.runtime.engine.timestamps_valid:
             raise UnsupportedError(
                 f"{self.adapter.name}: no valid timestamps here; they need kp with its fixes "

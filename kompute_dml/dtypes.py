@@ -163,7 +163,7 @@ class Scalar:
     bits: int
 
     @classmethod
-    def of(cls, value: Any, data_type: DataType) -> Scalar:
+    def of(cls, value: object, data_type: DataType) -> Scalar:
         """``value`` as ``data_type``: a number that the type can hold, or raw bytes of its size.
 
         Floats are rounded to the type. An integer type takes only whole numbers in its range.

@@ -72,7 +72,7 @@ def is_registered() -> bool:
 
 def config(
     folder: str | os.PathLike[str], *, adapter: int | str | None = None, capture: bool = False,
-    **options: Any,
+    **options: object,
 ) -> Any:
     """An ``onnxruntime_genai.Config`` of the model in a folder, on the device.
 
@@ -96,7 +96,7 @@ def config(
 
 def model(
     folder: str | os.PathLike[str], *, adapter: int | str | None = None,
-    capture: bool | None = None, **options: Any,
+    capture: bool | None = None, **options: object,
 ) -> Any:
     """An ``onnxruntime_genai.Model`` of a folder, on the device.
 
