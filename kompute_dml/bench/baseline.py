@@ -61,7 +61,7 @@ def _key(row: Mapping[str, Any]) -> tuple[str, str, str]:
     return row["operator"], row["types"], row["sizes"]
 
 
-def _clock(row: Mapping[str, Any]) -> str:
+def _clock(row: Mapping[str, object]) -> str:
     if "model" in row:
         return "ms"
     return "host_ms" if row["gpu_ms"] is None else "gpu_ms"
@@ -92,7 +92,7 @@ def against(
     return changes
 
 
-def against_table(rows: Sequence[Mapping[str, Any]], old: Mapping[str, Any]) -> str:
+def against_table(rows: Sequence[Mapping[str, object]], old: Mapping[str, object]) -> str:
     lines = [
         (c["case"], f"{c['before_ms'] * 1e3:.1f} us", f"{c['now_ms'] * 1e3:.1f} us",
          f"{c['speed']:.3f}",

@@ -53,7 +53,7 @@ class BenchLayer:
 
 
 def both_formats(
-    torch: ModuleType, function: Callable[..., Any], *given: torch.Tensor, **more: object
+    torch: ModuleType, function: Callable[..., object], *given: torch.Tensor, **more: object
 ) -> Iterator[Peer]:
     """PyTorch's function of tensors in both of its memory formats."""
     torch.backends.cudnn.benchmark = True

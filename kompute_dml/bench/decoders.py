@@ -136,7 +136,7 @@ class _Maker:
         self._tensors: list[TensorProto] = []
         self.parts: dict[str, Part] = {}
 
-    def _node(self, op: str, inputs: list[str], outputs: list[str], **attributes: Any) -> str:
+    def _node(self, op: str, inputs: list[str], outputs: list[str], **attributes: object) -> str:
         from onnx import helper
 
         domain = "com.microsoft" if op in _MICROSOFT else ""

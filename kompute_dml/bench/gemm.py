@@ -26,7 +26,9 @@ _COLD_BYTES = 256 << 20
 """Bytes of all copies of B that take turns: more than a cache holds."""
 
 
-def _small(rng: np.random.Generator, sizes: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+def _small(
+    rng: np.random.Generator, sizes: tuple[int, ...], dtype: np.dtype[np.generic]
+) -> np.ndarray:
     """Multiples of 1/8 from -1 to 1. Sums of their products are exact in float32."""
     return (rng.integers(-8, 9, sizes) / 8).astype(dtype)
 

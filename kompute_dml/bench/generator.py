@@ -108,7 +108,7 @@ class TokenGenerator:
         return np.array(bound.logits.numpy())  # the CPU's is a view of the binding's memory
 
 
-def ours(path: Path, shape: Shape, adapter: str | None = None, **entries: Any) -> TokenGenerator:
+def ours(path: Path, shape: Shape, adapter: str | None = None, **entries: object) -> TokenGenerator:
     """A generator on this package's provider, which takes each node."""
     import onnxruntime
 

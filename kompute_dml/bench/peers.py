@@ -59,7 +59,7 @@ class OnnxRuntime(NumPy):
     name = "onnxruntime"
 
     def session(
-        self, op_type: str, inputs: Sequence[np.ndarray], domain: str = "", **attributes: Any
+        self, op_type: str, inputs: Sequence[np.ndarray], domain: str = "", **attributes: object
     ) -> Callable[[], object]:
         """Runs one node on the CPU. Raises where ONNX Runtime has no such node."""
         import onnxruntime

@@ -89,7 +89,7 @@ def reduction(data_type: DataType, function: str, where: str) -> Recipe:
 
 
 def _whole(name: str, types: str, data_type: DataType, function: str,
-           attributes: dict[str, Any]) -> Recipe:
+           attributes: dict[str, object]) -> Recipe:
     """All elements of a matrix. The reference adds up its repeated block."""
 
     def make(device: Device, scale: Scale) -> Iterator[Case]:

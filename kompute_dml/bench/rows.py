@@ -189,7 +189,7 @@ def make_row(case: Case, values: str, timings: Timings) -> BenchRow:
 
 
 def run_case(
-    device: Device, case: Case, loop: Loop | None = None, libraries: Sequence[Any] = ()
+    device: Device, case: Case, loop: Loop | None = None, libraries: Sequence[object] = ()
 ) -> BenchRow:
     """Check a case's values, time it, and check the output of the last timed dispatch.
 
@@ -221,7 +221,8 @@ def run_case(
 
 
 def run_recipe(
-    device: Device, recipe: Recipe, loop: Loop | None, scale: Scale, libraries: Sequence[Any] = ()
+    device: Device, recipe: Recipe, loop: Loop | None, scale: Scale,
+    libraries: Sequence[object] = ()
 ) -> Iterator[BenchRow]:
     for case in recipe.make(device, scale):
         yield run_case(device, case, loop, libraries)

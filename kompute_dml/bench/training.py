@@ -30,7 +30,7 @@ def _sizes(s: Scale, smaller: int = 1) -> tuple[int, ...]:
     return n, c, h // smaller, w // smaller
 
 
-def _peer(call: Callable[..., Any], checked: bool = True) -> Peers:
+def _peer(call: Callable[..., object], checked: bool = True) -> Peers:
     """A peer that is one call of (torch.ops.aten, the inputs)."""
 
     def peers(torch: ModuleType, *inputs: torch.Tensor) -> Iterator[Peer]:
