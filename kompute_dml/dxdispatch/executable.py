@@ -61,7 +61,7 @@ def operator_desc(operator: OperatorModel) -> Any:
             f"{operator.name} is not implemented by this package (see 'kompute-dml ops')"
         )
 
-    def nested(value: Any) -> Any:
+    def nested(value: object) -> Any:
         if isinstance(value, OperatorModel):
             return operator_desc(value)
         if type(value) is tuple:
@@ -229,5 +229,5 @@ class _HostClock:
     def synchronize(self) -> None:
         """A session has ended when its call has."""
 
-    def elapsed(self, work: Any) -> float:
+    def elapsed(self, work: object) -> float:
         raise UnsupportedError("no valid timestamps here: an ONNX Runtime session has none")

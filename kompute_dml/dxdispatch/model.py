@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ..compiler import ExecutionFlags
 from ..errors import ValidationError
@@ -201,7 +200,7 @@ def _command(
     kind.fail('"dispatch", "print" or "writeFile"')
 
 
-def _reference(node: NodeModel, known: Mapping[str, Any], what: str) -> str:
+def _reference(node: NodeModel, known: Mapping[str, object], what: str) -> str:
     name = node.string()
     if name not in known:
         raise node.error(f"the model has no {what} {name!r}{closest(name, known)}")

@@ -15,7 +15,7 @@ from ..dtypes import DataType
 from ..errors import ValidationError
 
 
-def _shorten(value: Any) -> str:
+def _shorten(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -85,7 +85,7 @@ class NodeModel:
             self.fail("an array")
         return [self._child(value, f"[{i}]") for i, value in enumerate(self.value)]
 
-    def _child(self, value: Any, step: str) -> NodeModel:
+    def _child(self, value: object, step: str) -> NodeModel:
         return NodeModel(value, self.source, self.path + step)
 
     # -- scalars

@@ -203,7 +203,7 @@ def _round_up(size: int) -> int:
     return (size + 3) & ~3
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return f"{value:g}" if np.issubdtype(type(value), np.floating) else str(value)
 
 
