@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 @options.emulation
 @click.option("--feature-level", metavar="LEVEL", help="DirectML's, such as 6.4.")
 @options.as_json
-def explain(model: str, kernels: bool, emulated: str | None, as_json: bool, **given: Any) -> None:
+def explain(
+    model: str, kernels: bool, emulated: str | None, as_json: bool, **given: object
+) -> None:
     """Print where each node of an ONNX model runs, and why."""
     import json
 

@@ -49,7 +49,7 @@ class SpirvBuildHook(BuildHookInterface):
             build_data["artifacts"].append(built.relative_to(Path(self.root).resolve()).as_posix())
             self._for_this_platform(build_data)
 
-    def _for_this_platform(self, build_data: dict[str, Any], pythons: str = "py3") -> None:
+    def _for_this_platform(self, build_data: dict[str, object], pythons: str = "py3") -> None:
         """The provider knows nothing of Python: one wheel per platform serves every version that
         has kp."""
         build_data["pure_python"] = False

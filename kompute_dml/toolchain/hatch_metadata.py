@@ -7,7 +7,6 @@ import re
 import subprocess
 from email.parser import HeaderParser
 from pathlib import Path
-from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
@@ -22,7 +21,7 @@ _OTHERS = {
 
 
 class Metadata(MetadataHookInterface):
-    def update(self, metadata: dict[str, Any]) -> None:
+    def update(self, metadata: dict[str, object]) -> None:
         root = Path(self.root)
         address = repository(root)
         text = (root / "README.md").read_text("utf-8")

@@ -36,6 +36,6 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
     source = page.file.src_uri
     return markdown if source in _PAGES else linked(markdown, f"docs/{source}")
