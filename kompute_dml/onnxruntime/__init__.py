@@ -14,6 +14,7 @@ or, in one line, ``session = kompute.session("model.onnx")``.
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -110,7 +111,9 @@ def devices() -> list[Any]:
     return [d for d in _onnxruntime().get_ep_devices() if d.ep_name == get_ep_name()]
 
 
-def session(model: Any, session_options: Any = None, **options: Any) -> Any:
+def session(
+    model: str | bytes | os.PathLike[str], session_options: Any = None, **options: Any
+) -> Any:
     """An ``onnxruntime.InferenceSession`` of a file or of bytes, with this provider first.
 
     ``options`` are the provider's: adapter, feature_level, claim, strict, memory,
@@ -138,7 +141,7 @@ def session(model: Any, session_options: Any = None, **options: Any) -> Any:
                 provider.check_strict(decisions)
 
 
-def explain(model: Any, **options: Any) -> None:
+def explain(model: str | bytes | os.PathLike[str], **options: object) -> None:
     """Print where each node of a model runs, and why. ``options`` are those of :func:`session`.
 
     The nodes are those after ONNX Runtime's optimization. If no session can be made, the last line
@@ -165,7 +168,9 @@ def _counted(count: int, name: str) -> str:
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
-def decided(model: Any, **options: Any) -> tuple[list[Any], Exception | None]:
+def decided(
+    model: str | bytes | os.PathLike[str], **options: object
+) -> tuple[list[Any], Exception | None]:
     """The decisions that :func:`explain` prints: each node's ``operator``, name (``node``),
     ``where`` it runs, and ``why``. The second result is why no session can be made, if none can.
 

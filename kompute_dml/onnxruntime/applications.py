@@ -16,11 +16,14 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from multiprocessing import util
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ValidationError
 from ..runtime.adapters import choose
 from . import get_ep_name, register, report
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 VARIABLE = "KOMPUTE_DML_ORT"
 _CPU = "CPUExecutionProvider"
@@ -80,7 +83,7 @@ class _Process:
             self.printed.add(line)
             print(line, file=sys.stderr, flush=True)
 
-    def note(self, session: Any, title: str, decisions: Sequence[Any]) -> None:
+    def note(self, session: object, title: str, decisions: Sequence[Any]) -> None:
         """Say what runs where in a session."""
         self.sessions.add(session)
         left = sum(d.where == "CPU" for d in decisions)
@@ -111,8 +114,9 @@ def activate() -> None:
 
 
 def _make_with_us(
-    session: Any, path_or_bytes: Any, sess_options: Any = None, providers: Any = None,
-    provider_options: Any = None, **others: Any,
+    session: onnxruntime.InferenceSession, path_or_bytes: str | bytes | os.PathLike[str],
+    sess_options: onnxruntime.SessionOptions | None = None, providers: Any = None,
+    provider_options: object = None, **others: Any
 ) -> None:
     """``InferenceSession.__init__`` with the provider first.
 
@@ -165,7 +169,7 @@ def _this_process() -> _Process:
         return _process
 
 
-def _title(model: Any) -> str:
+def _title(model: str | bytes | os.PathLike[str]) -> str:
     """The name of a model in messages."""
     if isinstance(model, bytes):
         return f"a model of {len(model)} bytes"
@@ -183,7 +187,7 @@ class _OnTheCpu:
     session on the CPU.
     """
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: onnxruntime.InferenceSession) -> None:
         # It is never freed: its end would wait for the parent's threads.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(session._sess))
         self._session = session

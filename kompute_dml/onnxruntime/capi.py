@@ -335,7 +335,7 @@ class Api:
             self.ReleaseStatus(status)
             raise DmlError(f"ONNX Runtime: {message}")
 
-    def get(self, function: Callable[..., Any], kind: str, *arguments: object) -> Any:
+    def get(self, function: Callable[..., object], kind: str, *arguments: object) -> Any:
         """Call a function and return what it writes through its last argument."""
         kinds = self._outs.kinds
         out = kinds.get(kind) or kinds.setdefault(kind, ffi.new(kind + " *"))
@@ -343,7 +343,7 @@ class Api:
             self.check(status)
         return out[0]
 
-    def text(self, function: Callable[..., Any], of: CData) -> str:
+    def text(self, function: Callable[..., object], of: CData) -> str:
         return ffi.string(self.get(function, "const char *", of)).decode()
 
     def items(self, what: str, of: CData) -> list[Any]:

@@ -100,7 +100,7 @@ class RegionKernel:
             sizes, dtype = ort.described(value)
             bound.append(Bound(ort.address(value), tuple(sizes), dtype))
 
-        def place(i: int, shape: Ints, dtype: np.dtype[Any]) -> Bound:
+        def place(i: int, shape: Ints, dtype: np.dtype[np.generic]) -> Bound:
             return Bound(ort.address(ort.output(context, i, shape)), shape, dtype)
 
         def places(plan: RecordedPlan) -> list[Bound]:
@@ -206,8 +206,8 @@ class RegionKernel:
         return Repeat(plan, shared, places, pieces, others, limits, values)
 
     def _run_on_host(
-        self, bound_inputs: Sequence[Bound], place: Callable[[int, Ints, np.dtype[Any]], Bound],
-        why: OutOfMemoryError,
+        self, bound_inputs: Sequence[Bound],
+        place: Callable[[int, Ints, np.dtype[np.generic]], Bound], why: OutOfMemoryError
     ) -> None:
         """A run by ONNX Runtime's CPU kernels. Raises ``why`` where they cannot, too."""
         inputs = [np.asarray(self._input(x, on_host=True)) for x in bound_inputs]
