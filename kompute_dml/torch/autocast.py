@@ -37,7 +37,7 @@ _WIDEST = ("addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "grid_samp
 _KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
 
 
-def _cast(tree: Any, dtype: torch.dtype) -> Any:
+def _cast(tree: object, dtype: torch.dtype) -> Any:
     def cast(x: torch.Tensor) -> torch.Tensor:
         eligible = x.is_floating_point() and x.dtype != torch.float64 and (
             x.device.type == memory.NAME)
@@ -60,7 +60,7 @@ def _run(op: Any, kind: str, *args: Any, **kwargs: Any) -> Any:
         return op(*args, **kwargs)
 
 
-def _refused(*args: Any, **kwargs: Any) -> Any:
+def _refused(*args: object, **kwargs: object) -> Any:
     raise RuntimeError(
         "binary_cross_entropy under autocast is unsafe: use binary_cross_entropy_with_logits")
 

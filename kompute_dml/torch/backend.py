@@ -202,7 +202,7 @@ class Program:
             self.parts.append(PlannedNodes(self.module, group, arguments, outputs, static, 0,
                                            self.frozen))
 
-    def __call__(self, *args: Any) -> list[Any]:
+    def __call__(self, *args: object) -> list[Any]:
         while True:
             try:
                 first = self.parts[0]
@@ -267,8 +267,10 @@ def _is_missing(node: Node) -> bool:
 class PlannedNodes:
     """Nodes with lowerings, as plans on the device. Callable with the values of its arguments."""
 
-    def __init__(self, module: GraphModule, nodes: Sequence[Node], arguments: Sequence[Node],
-                 outputs: Sequence[Any], static: set[int], saved_from: int, frozen: bool) -> None:
+    def __init__(
+        self, module: GraphModule, nodes: Sequence[Node], arguments: Sequence[Node],
+        outputs: Sequence[object], static: set[int], saved_from: int, frozen: bool
+    ) -> None:
         """See :class:`Program`. Outputs before ``saved_from`` go to the host where PyTorch expects
         them there."""
         self.module, self.nodes, self.arguments, self.outputs = module, nodes, arguments, outputs
@@ -296,7 +298,7 @@ class PlannedNodes:
                     raise torch.OutOfMemoryError(f"{memory.NAME}: {error}") from None
         return self._run(ready, args, tensors)
 
-    def _argument(self, i: int, x: Any) -> tuple[Any, Tensor | None]:
+    def _argument(self, i: int, x: object) -> tuple[Any, Tensor | None]:
         """What a plan depends on, and where the elements are."""
         if not isinstance(x, torch.Tensor):
             return x, None
@@ -358,7 +360,7 @@ class PlannedNodes:
                     values[node] = _attribute(graph, self.module, node.target)
             return self._finish(graph, values, inputs, bound)
 
-    def _input(self, graph: Graph, i: int, x: Any, tensor: Tensor | None, inputs: list[Array],
+    def _input(self, graph: Graph, i: int, x: object, tensor: Tensor | None, inputs: list[Array],
                bound: list[int]) -> Any:
         if not isinstance(x, torch.Tensor):
             return x
@@ -447,7 +449,7 @@ def _found(module: GraphModule, name: Any) -> Any:
     return member
 
 
-def _attribute(graph: Graph, module: GraphModule, name: Any) -> Any:
+def _attribute(graph: Graph, module: GraphModule, name: object) -> Any:
     member = _found(module, name)
     if not isinstance(member, torch.Tensor):
         return member
@@ -482,7 +484,7 @@ def _called(node: Node, values: dict[Node, Any]) -> Any:
         raise Refused(node, f"({described}): {error}") from error
 
 
-def _layout(expected: Any, value: Value) -> tuple[int, ...] | None:
+def _layout(expected: object, value: Value) -> tuple[int, ...] | None:
     """The dimensions by falling stride where PyTorch expects a dense layout that is not packed."""
     if not isinstance(expected, torch.Tensor) or value.ndim < 2 or expected.is_contiguous():
         return None
@@ -501,7 +503,7 @@ def _layout(expected: Any, value: Value) -> tuple[int, ...] | None:
 
 def _compiler(kind: str) -> Callable[..., Any]:
     """A compiler of AOTAutograd's forward, backward or inference graphs."""
-    def compile_graph(module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    def compile_graph(module: GraphModule, example_inputs: Sequence[object]) -> Callable[..., Any]:
         context = TracingContext.try_get()
         meta = getattr(context, "fw_metadata", None)
         static = set(getattr(meta, "static_input_indices", None) or ())
@@ -509,7 +511,7 @@ def _compiler(kind: str) -> Callable[..., Any]:
         program = Program(module, set() if kind == "backward" else static, saved,
                           kind == "inference")
 
-        def boxed(args: list[Any]) -> list[Any]:
+        def boxed(args: list[object]) -> list[Any]:
             taken = list(args)
             args.clear()
             return program(*taken)
@@ -521,7 +523,7 @@ def _compiler(kind: str) -> Callable[..., Any]:
     return compile_graph
 
 
-def backend(module: GraphModule, example_inputs: Sequence[Any], **options: object
+def backend(module: GraphModule, example_inputs: Sequence[object], **options: object
             ) -> Callable[..., Any]:
     """The backend of torch.compile. Attention is traced as its parts: the fused forms of other
     devices have no decomposition of their backward."""

@@ -6,7 +6,6 @@ import contextlib
 import time
 import types
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
@@ -16,7 +15,7 @@ from . import memory
 class Stream:
     """The one queue of the device. Work runs in the order of the calls."""
 
-    def __init__(self, device: Any = None, priority: int = 0) -> None:
+    def __init__(self, device: torch.device | str | int | None = None, priority: int = 0) -> None:
         self.device = torch.device(memory.NAME, 0)
         self.stream_id = 0
 
@@ -57,7 +56,10 @@ class Stream:
 class Event:
     """A point in the device's work. It waits for the work when it is recorded with timing."""
 
-    def __init__(self, device: Any = None, enable_timing: bool = False, **other: object) -> None:
+    def __init__(
+        self, device: torch.device | str | int | None = None, enable_timing: bool = False,
+        **other: object
+    ) -> None:
         self._timed, self._at = enable_timing, 0.0
 
     def record(self, stream: Stream | None = None) -> None:
@@ -121,27 +123,27 @@ class Module(types.ModuleType):
         """The number of the device."""
         return 0
 
-    def set_device(self, device: Any) -> None:
+    def set_device(self, device: torch.device | str | int | None) -> None:
         """Nothing for device 0. Raises NotImplementedError for another."""
         index = device if isinstance(device, int) else torch.device(device).index
         if index:
             memory.device(index)
 
     @contextlib.contextmanager
-    def device(self, device: Any) -> Iterator[None]:
+    def device(self, device: torch.device | str | int | None) -> Iterator[None]:
         """A block with this device as the current one."""
         self.set_device(device)
         yield
 
-    def get_device_name(self, device: Any = None) -> str:
+    def get_device_name(self, device: torch.device | str | int | None = None) -> str:
         """The name of the adapter."""
         return memory.device().adapter.name
 
-    def synchronize(self, device: Any = None) -> None:
+    def synchronize(self, device: torch.device | str | int | None = None) -> None:
         """Wait for all work on the device."""
         memory.device().synchronize()
 
-    def current_stream(self, device: Any = None) -> Stream:
+    def current_stream(self, device: torch.device | str | int | None = None) -> Stream:
         """The device's queue."""
         return Stream()
 
@@ -154,15 +156,15 @@ class Module(types.ModuleType):
     def set_stream(self, stream: Stream) -> None:
         """Nothing: there is one queue."""
 
-    def memory_allocated(self, device: Any = None) -> int:
+    def memory_allocated(self, device: torch.device | str | int | None = None) -> int:
         """Bytes that tensors use."""
         return memory.device().memory_used
 
-    def memory_reserved(self, device: Any = None) -> int:
+    def memory_reserved(self, device: torch.device | str | int | None = None) -> int:
         """Bytes taken from Vulkan."""
         return memory.device().memory_reserved
 
-    def mem_get_info(self, device: Any = None) -> tuple[int, int]:
+    def mem_get_info(self, device: torch.device | str | int | None = None) -> tuple[int, int]:
         """Bytes that this process has not used, and bytes of the device's memory."""
         total = memory.device().adapter.device_memory
         return max(0, total - memory.device().memory_reserved), total
@@ -185,11 +187,13 @@ class Module(types.ModuleType):
         """The seed in use."""
         return torch.default_generator.initial_seed()
 
-    def get_rng_state(self, device: Any = None) -> torch.Tensor:
+    def get_rng_state(self, device: torch.device | str | int | None = None) -> torch.Tensor:
         """The generator's state."""
         return torch.default_generator.get_state()
 
-    def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
+    def set_rng_state(
+        self, state: torch.Tensor, device: torch.device | str | int | None = None
+    ) -> None:
         """Set the generator's state."""
         torch.default_generator.set_state(state)
 

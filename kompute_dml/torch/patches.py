@@ -30,15 +30,15 @@ def _printing(before: Callable[..., str]) -> Callable[..., str]:
 
 def _synchronizing(before: Callable[..., None]) -> Callable[..., None]:
     """The guard of a device registered from Python has no synchronize."""
-    def synchronize(device: Any = None, /) -> None:
+    def synchronize(device: torch.device | str | int | None = None, /) -> None:
         torch.kompute.synchronize()
 
     return functools.wraps(before)(synchronize)
 
 
-def _compiling(before: Callable[..., Any]) -> Callable[..., Any]:
+def _compiling(before: Callable[..., object]) -> Callable[..., Any]:
     """torch.compile without a backend takes Inductor, which knows no such device."""
-    def call(self: Any, model: Any, inputs: Sequence[Any], **options: Any) -> Any:
+    def call(self: object, model: object, inputs: Sequence[object], **options: object) -> Any:
         held = [*model.parameters(), *model.buffers()] if isinstance(
             model, torch.nn.Module) else []
         if any(map(_ours, (*inputs, *held))):
@@ -50,7 +50,9 @@ def _compiling(before: Callable[..., Any]) -> Callable[..., Any]:
 
 def _pinning(before: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """There is no allocator of pinned memory. The device copies from any memory."""
-    def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
+    def pin_memory(
+        self: torch.Tensor, device: torch.device | str | int | None = None
+    ) -> torch.Tensor:
         return self
 
     return functools.wraps(before)(pin_memory)

@@ -43,14 +43,18 @@ def clone(self: UntypedStorage) -> UntypedStorage:
     return copy_(new(self.nbytes()), self) if _is_ours(self) else _clone(self)
 
 
-def to_device(self: UntypedStorage, device: Any = None, non_blocking: bool = False
-              ) -> UntypedStorage:
+def to_device(
+    self: UntypedStorage, device: torch.device | str | int | None = None,
+    non_blocking: bool = False
+) -> UntypedStorage:
     """A copy on the device; the storage itself if it lies there."""
     return self if _is_ours(self) else copy_(new(self.nbytes()), self)
 
 
-def _typed(self: torch.storage.TypedStorage, device: Any = None, non_blocking: bool = False,
-           **other: object) -> torch.storage.TypedStorage:
+def _typed(
+    self: torch.storage.TypedStorage, device: torch.device | str | int | None = None,
+    non_blocking: bool = False, **other: object
+) -> torch.storage.TypedStorage:
     return torch.storage.TypedStorage(wrap_storage=to_device(self._untyped_storage),
                                       dtype=self.dtype, _internal=True)
 
