@@ -34,6 +34,7 @@ _ALIASES = '''\
 TensorLike = Tensor | ArrayLike
 DataTypeLike = DataType | str | type | np.dtype[Any]
 Axis = int | Sequence[int] | None
+DeviceLike = Device | int | str | None
 __version__: str
 '''
 _TYPES = {
@@ -53,7 +54,7 @@ _TYPES = {
 
 
 _KNOWN = re.compile(
-    r"(?:Any|None|TensorLike|DataTypeLike|Axis|Tensor|Sequence|DataType|Scalar|float|int|bool|str|tuple|list|[\s|,.\[\]])+")
+    r"(?:Any|None|TensorLike|DataTypeLike|DeviceLike|Axis|Tensor|Sequence|DataType|Scalar|float|int|bool|str|tuple|list|[\s|,.\[\]])+")
 """Annotations that the stub's own imports explain."""
 
 
@@ -149,7 +150,7 @@ def _parts(
         kind = written.get(p.name)
         if kind in (None, "Any"):
             kind = _argument_type(p, fields, tensors) or kind or "Any"
-        if p.default is None and "None" not in kind and kind not in ("Any", "Axis"):
+        if p.default is None and "None" not in kind and kind not in ("Any", "Axis", "DeviceLike"):
             kind += " | None"
         stars = "*" * ((p.kind is p.VAR_POSITIONAL) + 2 * (p.kind is p.VAR_KEYWORD))
         parts.append(f"{stars}{p.name}: {kind}{'' if p.default is p.empty else ' = ...'}")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 import kompute_dml
 
@@ -147,7 +148,7 @@ def ones(*shape: Any, dtype: DataTypeLike = "float32", device: DeviceLike = None
 
 
 @_publish()
-def full(shape: object, fill_value: TensorLike, dtype: DataTypeLike | None = None, *,
+def full(shape: object, fill_value: ArrayLike, dtype: DataTypeLike | None = None, *,
          device: DeviceLike = None) -> Tensor:
     """One number everywhere. The default type is that of :func:`tensor`."""
     kind = host_array(fill_value).dtype if dtype is None else dtype

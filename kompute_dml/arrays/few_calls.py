@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from numpy.typing import ArrayLike
+
 from ..errors import ValidationError, expect
 from ..tensors import Tensor
 from ..tensors.attached import NUMPY, UFUNCS
@@ -19,14 +21,14 @@ from .selection import operand_like, where
 
 
 @array_function()
-def hsplit(x: TensorLike, indices_or_sections: TensorLike) -> list[Tensor]:
+def hsplit(x: TensorLike, indices_or_sections: ArrayLike) -> list[Tensor]:
     """:func:`split` along the second dimension, or the only one (numpy.hsplit)."""
     t = as_tensor(x)
     return split(t, indices_or_sections, 1 if t.ndim > 1 else 0)
 
 
 @array_function()
-def vsplit(x: TensorLike, indices_or_sections: TensorLike) -> list[Tensor]:
+def vsplit(x: TensorLike, indices_or_sections: ArrayLike) -> list[Tensor]:
     """:func:`split` along the first of at least two dimensions (numpy.vsplit)."""
     t = as_tensor(x)
     expect(t.ndim > 1, "vsplit", "x", "have at least 2 dimensions", t.summary())
@@ -34,7 +36,7 @@ def vsplit(x: TensorLike, indices_or_sections: TensorLike) -> list[Tensor]:
 
 
 @array_function()
-def dsplit(x: TensorLike, indices_or_sections: TensorLike) -> list[Tensor]:
+def dsplit(x: TensorLike, indices_or_sections: ArrayLike) -> list[Tensor]:
     """:func:`split` along the third dimension (numpy.dsplit)."""
     t = as_tensor(x)
     expect(t.ndim > 2, "dsplit", "x", "have at least 3 dimensions", t.summary())
@@ -113,7 +115,7 @@ def _written(name: str, x: TensorLike) -> Tensor:
 
 
 @array_function()
-def put_along_axis(arr: Tensor, indices: TensorLike, values: TensorLike, axis: int) -> None:
+def put_along_axis(arr: Tensor, indices: ArrayLike, values: TensorLike, axis: int) -> None:
     """``arr[indices[i, j], j] = values[i, j]``, in place (numpy.put_along_axis)."""
     t = _written("put_along_axis", arr)
     (at,) = axes_of("put_along_axis", axis, t.ndim)

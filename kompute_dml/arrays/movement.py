@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..attributes import PaddingMode
 from ..errors import (
@@ -135,7 +136,7 @@ def flip(x: TensorLike, axis: Axis = None) -> Tensor:
 
 
 @array_function()
-def roll(x: TensorLike, shift: TensorLike, axis: Axis = None) -> Tensor:
+def roll(x: TensorLike, shift: ArrayLike, axis: Axis = None) -> Tensor:
     """A copy whose elements move along ``axis``, from the end back to the beginning."""
     t = as_tensor(x)
     if axis is None:
@@ -215,7 +216,7 @@ def _cut(t: Tensor, bounds: list[int], at: int) -> list[Tensor]:
 
 
 @array_function()
-def array_split(x: TensorLike, indices_or_sections: TensorLike, axis: int = 0) -> list[Tensor]:
+def array_split(x: TensorLike, indices_or_sections: ArrayLike, axis: int = 0) -> list[Tensor]:
     """Views of parts that differ by at most one in size (numpy.array_split)."""
     t = as_tensor(x)
     if not isinstance(indices_or_sections, (int, np.integer)):
@@ -229,7 +230,7 @@ def array_split(x: TensorLike, indices_or_sections: TensorLike, axis: int = 0) -
 
 
 @array_function("split", public=False)
-def split(x: TensorLike, indices_or_sections: TensorLike, axis: int = 0) -> list[Tensor]:
+def split(x: TensorLike, indices_or_sections: ArrayLike, axis: int = 0) -> list[Tensor]:
     """Views of equal parts, or of the parts between indices (numpy.split)."""
     t = as_tensor(x)
     (at,) = axes_of("split", axis, t.ndim)
@@ -242,7 +243,7 @@ def split(x: TensorLike, indices_or_sections: TensorLike, axis: int = 0) -> list
 
 
 @array_function(public=False)
-def tile(x: TensorLike, reps: TensorLike) -> Tensor:
+def tile(x: TensorLike, reps: ArrayLike) -> Tensor:
     """``x`` repeated along each dimension (numpy.tile)."""
     t = as_tensor(x)
     times = integers("tile", "reps", reps if isinstance(reps, (tuple, list)) else [reps])
@@ -253,7 +254,7 @@ def tile(x: TensorLike, reps: TensorLike) -> Tensor:
 
 
 @array_function()
-def repeat(x: TensorLike, repeats: TensorLike, axis: int | None = None) -> Tensor:
+def repeat(x: TensorLike, repeats: ArrayLike, axis: int | None = None) -> Tensor:
     """Each element ``repeats`` times; a sequence is a number for each."""
     t = as_tensor(x)
     if axis is None:
@@ -432,7 +433,7 @@ def _places(name: str, index: object, n: int) -> np.ndarray:
 
 
 @array_function()
-def delete(x: TensorLike, obj: TensorLike, axis: int | None = None) -> Tensor:
+def delete(x: TensorLike, obj: ArrayLike, axis: int | None = None) -> Tensor:
     """A copy without some elements along ``axis`` (numpy.delete)."""
     t = as_tensor(x)
     if axis is None:
@@ -544,7 +545,7 @@ publish("from_dlpack", from_dlpack)
 
 
 @array_function(public=False)
-def put(x: Tensor, indices: TensorLike, values: TensorLike) -> None:
+def put(x: Tensor, indices: ArrayLike, values: TensorLike) -> None:
     """Write values to elements by their index in one dimension (numpy.put)."""
     flat = x.reshaped(-1)
     expect(flat is not None, "put", "x", "have one dimension in memory", x.summary())

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..attributes import AxisDirection, ReduceFunction
 from ..errors import OutOfRangeError, expect, integers
@@ -332,14 +333,14 @@ publish("topk", spelled(topk))
 
 @array_function()
 def partition(
-    x: TensorLike, kth: TensorLike, axis: int | None = -1, kind: str = "introselect"
+    x: TensorLike, kth: ArrayLike, axis: int | None = -1, kind: str = "introselect"
 ) -> Tensor:
     """A copy in which element ``kth`` is where sorting puts it: all are sorted."""
     return sort(x, axis)
 
 
 @array_function()
-def argpartition(x: TensorLike, kth: TensorLike, axis: int | None = -1,
+def argpartition(x: TensorLike, kth: ArrayLike, axis: int | None = -1,
                  kind: str = "introselect") -> Tensor:
     """The indices of :func:`partition`."""
     return argsort(x, axis)
