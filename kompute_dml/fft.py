@@ -18,7 +18,7 @@ from .errors import expect
 from .functions.call import device_of
 from .graph.builder import Builder
 from .graph.recorded import RecordedPlan
-from .onnx.fourier import transform
+from .onnx.operators.fourier import transform
 from .runtime.heap import Slot
 from .tensors import Tensor
 from .tensors.attached import NUMPY

@@ -12,8 +12,8 @@ from dataclasses import astuple, dataclass
 from math import sqrt
 
 from ..layout import product
-from . import experts
 from .graph import OnnxGraph, OnnxNode, OnnxValue
+from .operators import experts
 from .placement import Placement
 
 RUN = 60.0

@@ -1,6 +1,6 @@
 """FLOAT64 that exporters write out of habit. Devices need no FLOAT64 arithmetic for it.
 
-Operators that compute nothing, such as IsInf, read the bits of their elements as INT64. Other
+Operators that compute nothing, such as IsInf, read bits: :mod:`.operators.double_bits`. Other
 operators compute in FLOAT32 where no FLOAT64 number enters or leaves the model there: the numbers
 come from Cast, from sizes or from constants, and go to another type.
 """
@@ -13,85 +13,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..graph.array import BOOL, Array
+from ..graph.array import Array
 from ..graph.builder import Builder
-from .graph import DTYPES, OnnxNode, OnnxValue
-from .lowerings import Build, Inputs, converted, emit_elementwise, given, infinity_mode
+from .graph import OnnxNode, OnnxValue
+from .lowerings import Inputs, converted
 from .row import Mapping
 
-_BITS = np.dtype(np.int64)
 _DOUBLE, _SINGLE = np.dtype(np.float64), np.dtype(np.float32)
 _COUNTS = ("Range",)
 """Operators whose rounding decides how many elements there are: only the host computes them."""
-_SIGN, _MAGNITUDE, _INFINITY = -(1 << 63), (1 << 63) - 1, 0x7FF << 52
-
-
-def of_doubles(node: OnnxNode) -> str | None:
-    """Refuse a node of other numbers."""
-    known = [v.dtype for v in node.inputs if v is not None]
-    return None if known and set(known) == {_DOUBLE} else "numbers that are no FLOAT64"
-
-
-def is_nan(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
-    x = before_widening(builder, given(inputs, 0))
-    return [_truth(builder, "IS_NAN", x) if x.dtype != _DOUBLE else _is_nan(builder, x)]
-
-
-def is_infinity(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
-    x = before_widening(builder, given(inputs, 0))
-    if x.dtype != _DOUBLE:
-        return [emit_elementwise(
-            builder, "ELEMENT_WISE_IS_INFINITY", [x], BOOL, infinity_mode(node, inputs))]
-    positive, negative = (node.attributes.get(f"detect_{s}", 1) for s in ("positive", "negative"))
-    bits = _bits(x)
-    if positive and negative:
-        bits = _apply(builder, "BIT_AND", bits, _constant(builder, _MAGNITUDE))
-    wanted = _INFINITY if positive else _INFINITY + _SIGN
-    return [_truth(builder, "LOGICAL_EQUALS", bits, _constant(builder, wanted))]
-
-
-def negate(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
-    x = given(inputs, 0)
-    bits = _apply(builder, "BIT_XOR", _bits(x), _constant(builder, _SIGN))
-    return [replace(bits, dtype=x.dtype)]
-
-
-def magnitude(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
-    x = given(inputs, 0)
-    bits = _apply(builder, "BIT_AND", _bits(x), _constant(builder, _MAGNITUDE))
-    return [replace(bits, dtype=x.dtype)]
-
-
-def compared(comparison: str) -> Build:
-    """Comparisons with NaN are false."""
-    def build(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
-        a, b = given(inputs, 0), given(inputs, 1)
-        holds = _truth(builder, comparison, _ordered(builder, a), _ordered(builder, b))
-        unknown = _truth(builder, "LOGICAL_OR", _is_nan(builder, a), _is_nan(builder, b))
-        return [_truth(builder, "LOGICAL_AND", holds, _truth(builder, "LOGICAL_NOT", unknown))]
-
-    return build
-
-
-def extreme(comparison: str) -> Build:
-    """The largest or smallest of any number of inputs; NaN if one is."""
-    def build(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
-        result = given(inputs, 0)
-        for i in range(1, len(inputs)):
-            other = given(inputs, i)
-            known = _truth(builder, "LOGICAL_NOT", _is_nan(builder, other))
-            goes_before = _truth(
-                builder, comparison, _ordered(builder, result), _ordered(builder, other))
-            taken = _truth(builder, "LOGICAL_OR", _is_nan(builder, result),
-                           _truth(builder, "LOGICAL_AND", known, goes_before))
-            result = emit_elementwise(
-                builder, "ELEMENT_WISE_IF", [taken, result, other], result.dtype, {})
-        return [result]
-
-    return build
-
-
-# In FLOAT32
 
 
 def has(node: OnnxNode) -> bool:
@@ -153,11 +83,6 @@ def before_widening(builder: Builder, x: Array) -> Array:
     return Array(read.data_type.dtype, x.shape, x.strides, maker.storages["input_tensor"])
 
 
-def cast(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
-    x = before_widening(builder, given(inputs, 0))
-    return [converted(builder, x, DTYPES[node.attributes["to"]])]
-
-
 def exposed(nodes: Sequence[OnnxNode], outputs: Collection[OnnxValue]) -> set[OnnxNode]:
     """Nodes whose FLOAT64 numbers come from outside of ``nodes`` or go there. ``nodes`` are in an
     order in which they can run."""
@@ -174,35 +99,3 @@ def exposed(nodes: Sequence[OnnxNode], outputs: Collection[OnnxValue]) -> set[On
             to_outside.update(filter(_is_double, node.inputs))
     return {node for node in nodes if not from_outside.isdisjoint((*node.inputs, *node.outputs))
             or not to_outside.isdisjoint(node.outputs)}
-
-
-# By bits
-
-
-def _bits(x: Array) -> Array:
-    return replace(x, dtype=_BITS, host=None)
-
-
-def _constant(builder: Builder, value: int) -> Array:
-    return builder.constant(np.array(value, _BITS))
-
-
-def _apply(builder: Builder, operator: str, *arrays: Array) -> Array:
-    return emit_elementwise(builder, "ELEMENT_WISE_" + operator, arrays, arrays[-1].dtype, {})
-
-
-def _truth(builder: Builder, operator: str, *arrays: Array) -> Array:
-    return emit_elementwise(builder, "ELEMENT_WISE_" + operator, arrays, BOOL, {})
-
-
-def _is_nan(builder: Builder, x: Array) -> Array:
-    bits = _apply(builder, "BIT_AND", _bits(x), _constant(builder, _MAGNITUDE))
-    return _truth(builder, "LOGICAL_GREATER_THAN", bits, _constant(builder, _INFINITY))
-
-
-def _ordered(builder: Builder, x: Array) -> Array:
-    """Integers in the order of the numbers. Both zeros are 0."""
-    bits = _bits(x)
-    below = _truth(builder, "LOGICAL_LESS_THAN", bits, _constant(builder, 0))
-    mirrored = _apply(builder, "SUBTRACT", _constant(builder, _SIGN), bits)
-    return _apply(builder, "IF", below, mirrored, bits)

@@ -1,7 +1,8 @@
 """The DirectML operator for each ONNX operator, and the row of the table that serves a node.
 
 A row is active if its DirectML operator is implemented at the device's feature level for the
-data types. So a new operator needs only its row, in :mod:`.rows`.
+data types. So a new operator needs only its lowering and its row, in a module of
+:mod:`.operators`.
 """
 
 from __future__ import annotations
@@ -15,11 +16,53 @@ from ..graph.array import Array
 from ..graph.builder import Builder
 from . import doubles
 from .graph import OnnxNode
+from .operators import (
+    activations,
+    attention,
+    attention_parts,
+    convolution,
+    diagonals,
+    double_bits,
+    einsum,
+    elementwise,
+    experts,
+    fourier,
+    gated,
+    gather,
+    grouped_attention,
+    legacy,
+    linear_attention,
+    losses,
+    microsoft,
+    movement,
+    normalization,
+    pooling,
+    products,
+    projected_attention,
+    quantization,
+    quantized,
+    random,
+    recurrent,
+    reduction,
+    resize,
+    rotary,
+    sampling,
+    shared_caches,
+    views,
+)
 from .row import Mapping
-from .rows import TABLE
 
 if TYPE_CHECKING:
     from ..device import Device
+
+FAMILIES = (
+    double_bits, elementwise, activations, views, diagonals, gather, movement, products,
+    quantization, quantized, reduction, normalization, pooling, resize, sampling, convolution,
+    shared_caches, attention, attention_parts, projected_attention, grouped_attention, rotary,
+    linear_attention, recurrent, random, fourier, einsum, experts, gated, losses, microsoft,
+    legacy)
+"""Of several rows of an operator, the first that serves a node is taken."""
+TABLE = tuple(row for family in FAMILIES for row in family.ROWS)
 
 
 def match(node: OnnxNode, device: Device) -> Mapping | str:

@@ -167,20 +167,6 @@ def only_not(name: str, value: object, default: object) -> Refusal:
     return refuses
 
 
-def quantization(node: OnnxNode) -> str | None:
-    if node.attributes.get("precision", 0) not in (0, FLOAT):
-        return "a quotient in another precision than float32"
-    scale = node.input(1)
-    if scale is None or scale.shape is None or (
-            len(scale.shape) > 1 and not node.attributes.get("block_size", 0)):
-        return "a scale that may have more than one dimension"
-    out = node.outputs[0]
-    if node.attributes.get("output_dtype", 0) and node.op == "DequantizeLinear" and (
-            out is None or out.dtype != scale.dtype):
-        return "an output type of its own"
-    return None
-
-
 def elementwise(
     op: str, since: tuple[int, ...], operator: str, attributes: lowerings.Attributes | None = None,
     *, reads: tuple[str, ...] = (), fields: tuple[str | None, ...] = (),

@@ -25,10 +25,10 @@ from ..hints import hint
 from ..onnx import cost
 from ..onnx.fusion import fuse
 from ..onnx.graph import OnnxGraph, OnnxNode
+from ..onnx.mapping import TABLE
 from ..onnx.partition import joined, regions
 from ..onnx.placement import Placement, Rows, place
 from ..onnx.region import Constants
-from ..onnx.rows import TABLE
 from ..runtime.adapters import choose, list_devices
 from ..spec import FeatureLevel
 from . import allocation, capi, capture, identity

@@ -21,9 +21,9 @@ from kompute_dml.onnx import mapping
 from kompute_dml.onnx.backend import PreparedModel
 from kompute_dml.onnx.fusion import fuse
 from kompute_dml.onnx.graph import OnnxNode, OnnxValue
+from kompute_dml.onnx.mapping import FAMILIES, TABLE
 from kompute_dml.onnx.model import read
 from kompute_dml.onnx.row import MICROSOFT, Mapping
-from kompute_dml.onnx.rows import TABLE
 from kompute_dml.operators import base
 from kompute_dml.runtime.heap import ALIGNMENT
 from kompute_dml.runtime.windows import Windows
@@ -48,6 +48,12 @@ WITHOUT_ROW = {
     "ELEMENT_WISE_TANH": "ACTIVATION_TANH serves Tanh",
     "ELEMENT_WISE_THRESHOLD": "no ONNX operator",
 }
+
+
+def test_the_table_has_the_rows_of_each_file_once() -> None:
+    folder = Path(mapping.__file__).parent / "operators"
+    files = {p.stem for p in folder.glob("*.py") if "\nROWS: " in p.read_text("utf-8")}
+    assert sorted(family.__name__.rpartition(".")[2] for family in FAMILIES) == sorted(files)
 
 
 def test_every_elementwise_operator_and_activation_has_a_row_or_a_reason() -> None:

@@ -17,7 +17,7 @@ from onnx import helper
 import kompute_dml as dml
 import kompute_dml.onnx_backend as backend
 import onnx_cpu
-from kompute_dml.onnx import fourier
+from kompute_dml.onnx.operators import fourier
 from onnx_graphs import FLOAT, INT64, cpu, model, needs_provider, node, placement
 from provider_tools import NAME, session
 

@@ -17,8 +17,8 @@ from onnx import helper  # noqa: E402
 
 import kompute_dml.onnxruntime as kompute  # noqa: E402
 from kompute_dml.onnx.graph import OnnxNode  # noqa: E402
+from kompute_dml.onnx.mapping import TABLE  # noqa: E402
 from kompute_dml.onnx.row import WITHOUT_EFFECT  # noqa: E402
-from kompute_dml.onnx.rows import TABLE  # noqa: E402
 from kompute_dml.onnxruntime import capi, provider  # noqa: E402
 from kompute_dml.onnxruntime.graph import GraphReader  # noqa: E402
 from onnx_graphs import (  # noqa: E402

@@ -1,0 +1,322 @@
+"""com.microsoft's attention of grouped heads, with its caches and its rotary embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...attributes import MultiheadAttentionMaskType as MaskType
+from ...errors import ValidationError
+from ...graph.array import BOOL, Array
+from ...graph.builder import Builder
+from ...graph.recorded import Allowed
+from ...layout import packed_strides
+from ...operators.rotary_append import AppendedAttentionDesc, RotaryAppendDesc, serves, takes
+from ..graph import OnnxNode
+from ..lowerings import (
+    Inputs,
+    Seen,
+    converted,
+    emit_elementwise,
+    expect,
+    given,
+    host,
+    optional,
+    seen,
+)
+from ..row import MICROSOFT, Mapping
+from . import attention_parts, sliding_cache
+from .attention import FILTER, expect_caches
+from .gather import tensor_scatter
+from .movement import joined
+from .normalization import layers
+from .rotary import at_positions, columns, following, rotated_by
+
+_CACHE_RANK = 4
+_QUANTIZED = np.dtype("int8")
+"""What quantized caches have."""
+_KEY_SCALE, _VALUE_SCALE = 12, 13
+"""Inputs of GroupQueryAttention."""
+
+
+# Rotary embedding
+
+
+# Attention with its projection
+
+def grouped(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
+    """com.microsoft GroupQueryAttention. The present outputs are as long as the past ones if these
+    have room for all keys."""
+    read = node.attributes
+    heads, key_heads = read["num_heads"], read["kv_num_heads"]
+    q, k, v, past_k, past_v, lengths = (optional(inputs, i) for i in range(6))
+    cos, sin, ids, added = (optional(inputs, i) for i in (7, 8, 9, 10))
+    total = host(inputs, 6)
+    if q is None or lengths is None or total is None:
+        raise ValidationError("expected queries, seqlens_k and total_sequence_length to be given")
+    total_length = int(total.reshape(-1)[0])
+    batches, length, features = q.shape
+    if k is None or v is None:
+        size = features // (heads + 2 * key_heads)
+        ends = (heads * size, (heads + key_heads) * size)
+        q, k, v = (columns(q, 0, ends[0]), columns(q, ends[0], key_heads * size),
+                   columns(q, ends[1], key_heads * size))
+    size, value_size = q.shape[2] // heads, v.shape[2] // key_heads
+    if past_k is not None and past_v is not None:
+        expect_caches(past_k.shape, past_v.shape, batches, key_heads, (size, value_size))
+    capacity = max(total_length, 0 if past_k is None else past_k.shape[2])
+    for name, weight in (("q", optional(inputs, 14)), ("k", optional(inputs, 15))):
+        if weight is not None:
+            epsilon = read.get(f"{name}_norm_epsilon", read.get("qk_norm_epsilon", 1e-6))
+            x = _by_head_norm(builder, q if name == "q" else k, weight, float(epsilon))
+            q, k = (x, k) if name == "q" else (q, x)
+    lengths = builder.reshape(lengths, (batches,))
+    slides = bool(read.get("sliding_window_cache", 0))
+    if not slides:
+        expect(builder, node, lengths, Allowed("seqlens_k", 0, capacity, ", the caches' rows"))
+    # Of a prompt nothing is past, though some rows may be shorter.
+    one_less = builder.constant(np.full((), length - 1, np.int32))
+    before = emit_elementwise(builder, "ELEMENT_WISE_MAX", [emit_elementwise(
+        builder, "ELEMENT_WISE_SUBTRACT", [lengths, one_less], lengths.dtype, {}),
+        builder.constant(np.zeros((), np.int32))], lengths.dtype, {})
+    rotates = bool(read.get("do_rotary", 0))
+    if rotates and (cos is None or sin is None):
+        raise ValidationError("expected cos_cache and sin_cache to be given")
+    softcap, window = read.get("softcap", 0.0), read.get("local_window_size", -1)
+    sink = optional(inputs, 11)
+    if sink is None and read.get("smooth_softmax", 0) == 1:
+        sink = builder.constant(np.zeros(heads, q.dtype))
+    scales = _scales(node, inputs, key_heads, (size, value_size))
+    in_parts = bool(softcap) or sink is not None or bool(scales) or slides
+    caches: list[Array] | None = None
+    if rotates and cos is not None and sin is not None:
+        interleaved = bool(read.get("rotary_interleaved", 0))
+        in_cache = None if in_parts else _rotated_into(
+            builder, (q, k, v), (past_k, past_v), before, cos, sin, ids, (heads, key_heads),
+            capacity, interleaved)
+        if in_cache is not None:
+            q, *caches = in_cache
+        else:
+            if ids is None:
+                ids = following(builder, builder.reshape(before, (batches, 1)), length)
+            cos_at, sin_at = (at_positions(builder, t, ids) for t in (cos, sin))
+
+            def rotated(x: Array, count: int) -> Array:
+                by_head = builder.reshape(x, (batches, length, count, size))
+                y = rotated_by(builder, by_head, cos_at, sin_at, interleaved)
+                return builder.reshape(y, (batches, length, count * size))
+
+            q, k = rotated(q, heads), rotated(k, key_heads)
+    if in_parts:
+        fresh = [builder.reshape(x, (batches, length, key_heads, n)).transpose((0, 2, 1, 3))
+                 for x, n in ((k, size), (v, value_size))]
+        if slides:
+            if past_k is None or past_v is None or past_k.shape[2] < window:
+                raise ValidationError(f"expected caches of at least {window} rows, the window")
+            slid = sliding_cache.slid(builder, (past_k, past_v), fresh, before)
+            near = sliding_cache.seen(builder, before, past_k.shape[2], length, window)
+            (y,) = attention_parts.attention(builder, replace(node, outputs=(None,), attributes={
+                "q_num_heads": heads, "scale": read.get("scale", 0.0), "softcap": softcap,
+            }), [q, *(x.keys for x in slid), attention_parts.from_truth(builder, near, q.dtype)],
+                sink)
+            return [y, *(x.present for x in slid)]
+        if scales:
+            fresh = [_linear(builder, "QUANTIZE", x, t, _QUANTIZED)
+                     for x, t in zip(fresh, scales)]
+        grown = [_appended(builder, node, past, x, before, capacity)
+                 for past, x in zip((past_k, past_v), fresh)]
+        numbers = [_linear(builder, "DEQUANTIZE", x, t, q.dtype)
+                   for x, t in zip(grown, scales)] if scales else grown
+        so_far = emit_elementwise(builder, "ELEMENT_WISE_ADD", [
+            before, builder.constant(np.full((), length, before.dtype))], before.dtype, {})
+        (y,) = attention_parts.attention(builder, replace(node, outputs=(None,), attributes={
+            "q_num_heads": heads, "is_causal": 1, "scale": read.get("scale", 0.0),
+            "softcap": softcap, "left_window_size": max(window, 0) - 1,
+        }), [q, *(attention_parts.filled(builder, x, so_far) for x in numbers), added, None, None,
+             so_far], sink)
+        return [y, *grown]
+    y = builder.new((batches, length, heads * value_size), q.dtype)
+    present = caches or [builder.new((batches, key_heads, capacity, n), q.dtype)
+                         for n in (size, value_size)]
+    tensors: dict[str, Seen | None] = {
+        "query_tensor": seen(q), "past_sequence_lengths_tensor": seen(before),
+        "output_tensor": seen(y)}
+    if caches:
+        tensors |= {"past_key_tensor": seen(present[0]), "past_value_tensor": seen(present[1])}
+    else:
+        tensors |= {"key_tensor": seen(k), "value_tensor": seen(v),
+                    "output_present_key_tensor": seen(present[0]),
+                    "output_present_value_tensor": seen(present[1])}
+        if past_k is not None and past_v is not None and past_k.storage is not None:
+            tensors |= {"past_key_tensor": seen(past_k), "past_value_tensor": seen(past_v)}
+    if 0 < window < capacity:
+        hidden = _beyond(builder, before, length, capacity, window, q.dtype)
+        added = hidden if added is None else emit_elementwise(
+            builder, "ELEMENT_WISE_ADD", [added, hidden], q.dtype, {})
+    if added is not None:
+        tensors["relative_position_bias_tensor"] = seen(
+            added.broadcast_to((batches, heads, length, capacity)))
+    more: dict[str, Any] = {
+        "scale": float(read.get("scale", 0.0) or size ** -0.5), "query_head_count": heads,
+        "key_value_head_count": key_heads, "mask_type": MaskType.NONE,
+        "mask_filter_value": FILTER}
+    if caches:
+        builder.emit_own(AppendedAttentionDesc, tensors, appended=1, **more)
+    else:
+        builder.emit("MULTIHEAD_ATTENTION1", tensors, **more)
+    return [y, *present]
+
+
+def _scales(
+    node: OnnxNode, inputs: Inputs, heads: int, sizes: tuple[int, int]
+) -> list[Array]:
+    """The scales of caches of 8 bits, which broadcast to [batch, head, row, element]. None where
+    caches are numbers."""
+    if node.attributes.get("k_quant_type", "NONE") == "NONE":
+        return []
+    scales = []
+    for index, size in zip((_KEY_SCALE, _VALUE_SCALE), sizes):
+        scale = given(inputs, index)
+        if scale.size not in (1, heads * size) or not scale.packed:
+            raise ValidationError(f"expected a scale, or one for each of {heads} heads' {size} "
+                                  f"elements, but got {list(scale.shape)}")
+        of_elements = (1, 1, 1, 1) if scale.size == 1 else (1, heads, 1, size)
+        scales.append(scale.view(of_elements, packed_strides(of_elements)))
+    return scales
+
+
+def _linear(builder: Builder, operator: str, x: Array, scale: Array, dtype: Any) -> Array:
+    """QUANTIZE or DEQUANTIZE with a zero point of 0."""
+    real = np.dtype("float32")
+    if operator == "QUANTIZE":
+        x = converted(builder, x, real)
+    zero = builder.constant(np.zeros((), _QUANTIZED))
+    y = emit_elementwise(builder, f"ELEMENT_WISE_{operator}_LINEAR", [x, scale, zero],
+                         _QUANTIZED if operator == "QUANTIZE" else real, {})
+    return y if operator == "QUANTIZE" else converted(builder, y, dtype)
+
+
+def _by_head_norm(builder: Builder, x: Array, weight: Array, epsilon: float) -> Array:
+    """[batch, token, all features], of which each head is divided by its root mean square."""
+    size = weight.shape[0]
+    heads = builder.reshape(x, (*x.shape[:2], x.shape[2] // size, size))
+    (y,) = layers(False)(builder, OnnxNode("RMSNormalization", "", 23, (), (None,), {
+        "axis": -1, "epsilon": epsilon}), [heads, weight])[:1]
+    return builder.reshape(y, x.shape)
+
+
+def _rotated_into(
+    builder: Builder, fresh: tuple[Array, Array, Array], past: tuple[Array | None, Array | None],
+    before: Array, cos: Array, sin: Array, ids: Array | None, heads: tuple[int, int],
+    capacity: int, interleaved: bool,
+) -> tuple[Array, Array, Array] | None:
+    """Rotated queries, and caches with the new keys, rotated, and values. None where one dispatch
+    cannot do that."""
+    q, k, v = fresh
+    batches, length, features = q.shape
+    size, value_size = features // heads[0], v.shape[2] // heads[1]
+    if q.storage is None or k.storage is None or v.storage is None or len(cos.shape) != 2 or (
+            cos.shape != sin.shape or cos.dtype != q.dtype or not cos.shape[0]
+            or 2 * cos.shape[1] > size or not serves(builder.device.target.traits)
+            or not takes([x.desc(x.shape, x.strides) for x in fresh], size, value_size,
+                         2 * cos.shape[1])):
+        return None
+    if ids is not None and ids.shape != (batches, length):
+        return None
+    y = builder.new(q.shape, q.dtype)
+    present = [builder.new((batches, heads[1], capacity, n), q.dtype) for n in (size, value_size)]
+    tensors: dict[str, Seen | None] = {
+        "query_tensor": seen(q), "key_tensor": seen(k), "value_tensor": seen(v),
+        "past_sequence_lengths_tensor": seen(before), "cos_tensor": seen(builder.pack(cos)),
+        "sin_tensor": seen(builder.pack(sin)), "output_tensor": seen(y),
+        "position_ids_tensor": None if ids is None else seen(builder.pack(ids)),
+        "output_present_key_tensor": seen(present[0]),
+        "output_present_value_tensor": seen(present[1])}
+    if past[0] is not None and past[1] is not None and past[0].storage is not None:
+        tensors |= {"past_key_tensor": seen(past[0]), "past_value_tensor": seen(past[1])}
+    builder.emit_own(
+        RotaryAppendDesc, tensors, scale=1.0, query_head_count=heads[0],
+        key_value_head_count=heads[1], mask_type=MaskType.NONE, mask_filter_value=FILTER,
+        interleaved=int(interleaved))
+    return y, present[0], present[1]
+
+
+def alike_totals(sizes: Sequence[Sequence[int | None] | None]) -> int | None:
+    """The capacity of the caches: total lengths that they have room for have one plan."""
+    past = sizes[3] if len(sizes) > 3 else None
+    return past[2] if past is not None and len(past) == _CACHE_RANK else None
+
+
+def _appended(builder: Builder, node: OnnxNode, past: Array | None, new: Array, before: Array,
+              capacity: int) -> Array:
+    """A cache of ``capacity`` positions: past keys (or values), and new ones from ``before`` on, by
+    batch."""
+    batches, heads, _, size = new.shape
+    kept = 0 if past is None else past.shape[2]
+    parts = [past] if past is not None and kept else []
+    if kept < capacity:
+        zeros = builder.constant(np.zeros((), new.dtype))
+        parts.append(zeros.broadcast_to((batches, heads, capacity - kept, size)))
+    cache = parts[0] if len(parts) == 1 else joined(builder, parts, 2)
+    return tensor_scatter(builder, replace(node, attributes={"axis": 2}), [cache, new, before])[0]
+
+
+def _beyond(builder: Builder, before: Array, length: int, keys: int, window: int, dtype: Any
+            ) -> Array:
+    """-infinity for keys before the last ``window`` ones that a query may see, by batch: 0 for
+    others. ``before``: the number of past keys of each batch."""
+    ahead = np.arange(keys)[None, :] - np.arange(length)[:, None] + window - 1
+    near = emit_elementwise(
+        builder, "ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL",
+        [builder.constant(ahead.astype(before.dtype)),
+         builder.reshape(before, (before.shape[0], 1, 1, 1))], BOOL, {})
+    return attention_parts.from_truth(builder, near, dtype)
+
+
+def grouped_refusal(node: OnnxNode) -> str | None:
+    """Why GroupQueryAttention is not supported, or None."""
+    usual = {"qk_output": 0, "causal": 1}
+    for name, value in usual.items():
+        own = node.attributes.get(name, value)
+        if own != value:
+            return f"{name}={node.attributes[name]}"
+    if node.input(16) is not None:
+        return "lengths of queries"
+    if node.attributes.get("sliding_window_cache", 0):
+        if node.attributes.get("local_window_size", -1) < 1:
+            return "sliding_window_cache without a window"
+        if any(node.input(i) is not None for i in (10, _KEY_SCALE)):
+            return "sliding_window_cache, and a bias or scales of caches"
+    kinds = {node.attributes.get(f"{name}_quant_type", "NONE") != "NONE" for name in "kv"}
+    given_scales = {node.input(i) is not None for i in (_KEY_SCALE, _VALUE_SCALE)}
+    if len(kinds | given_scales) > 1:
+        return "scales of one cache, or caches of numbers with scales"
+    q, caches = node.input(0), [node.input(i) for i in (3, 4)]
+    wanted = _QUANTIZED if True in kinds else None if q is None else q.dtype
+    if any(x is not None and x.dtype != wanted for x in caches) or (
+            True in kinds and node.attributes.get("kv_cache_bit_width", 8) != 8):
+        return "caches of another type than the queries, or than INT8 where they have scales"
+    if (node.input(14) is None) != (node.input(15) is None):
+        return "a norm of queries or of keys alone"
+    if any(v is not None for v in node.outputs[3:]):
+        return "the product of queries and keys as an output"
+    if node.inputs[0] is None or node.inputs[0].shape is None:
+        return "queries of unknown rank"
+    return None
+
+
+ROWS: tuple[Mapping, ...] = (
+    Mapping("GroupQueryAttention", (1,), "MULTIHEAD_ATTENTION1", grouped, MICROSOFT,
+        fields=("QueryTensor", "KeyTensor", "ValueTensor", None, None,
+                "PastSequenceLengthsTensor", None, "QueryTensor", "QueryTensor", None,
+                "RelativePositionBiasTensor", None, None, None, "QueryTensor", "QueryTensor", None),
+        attributes=("causal", "do_rotary", "k_quant_type", "kv_cache_bit_width", "k_norm_epsilon",
+                    "kv_num_heads", "local_window_size", "num_heads", "q_norm_epsilon",
+                    "qk_norm_epsilon", "qk_output", "rotary_interleaved", "scale",
+                    "sliding_window_cache", "smooth_softmax", "softcap", "v_quant_type"),
+        results=("OutputTensor", None), host=(6,), alike=alike_totals,
+        refuses=grouped_refusal, multiplies=True),
+)
