@@ -56,6 +56,12 @@ def test_the_table_has_the_rows_of_each_file_once() -> None:
     assert sorted(family.__name__.rpartition(".")[2] for family in FAMILIES) == sorted(files)
 
 
+def test_no_row_stands_twice() -> None:
+    rows = [(row.domain, row.op, row.since, row.operator, row.fields, row.attributes, row.refuses)
+            for row in TABLE]
+    assert len(rows) == len(set(rows))
+
+
 def test_every_elementwise_operator_and_activation_has_a_row_or_a_reason() -> None:
     rows = {row.operator for row in TABLE}
     names = {name.removeprefix("DML_OPERATOR_") for name in base.definitions()}

@@ -296,12 +296,6 @@ def _trained(node: OnnxNode) -> str | None:
 
 
 ROWS: tuple[Mapping, ...] = (
-    Mapping("Softmax", (13,), "ACTIVATION_SOFTMAX1", along_axis("ACTIVATION_SOFTMAX1"),
-        attributes=("axis",)),
-    Mapping("LogSoftmax", (13,), "ACTIVATION_LOG_SOFTMAX1",
-        along_axis("ACTIVATION_LOG_SOFTMAX1"), attributes=("axis",)),
-    Mapping("Hardmax", (13,), "ACTIVATION_HARDMAX1", along_axis("ACTIVATION_HARDMAX1"),
-        attributes=("axis",)),
     # Softmax and normalizations
     *[Mapping(op, (13,), operator, along_axis(operator), attributes=("axis",))
       for op, operator in _SOFTMAX],
