@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -83,6 +84,8 @@ class DeviceMemory:
         """Their first addresses."""
         self._at: dict[int, Piece] = {}
         """The same by first address."""
+        self._left: deque[tuple[int, int]] = deque()
+        """Addresses and sizes of ranges that were freed while another thread held the lock."""
         self._lock = threading.RLock()
 
     @property
@@ -97,6 +100,7 @@ class DeviceMemory:
 
     def allocate(self, nbytes: int) -> int:
         with self._lock:
+            self._forget_left()
             address = self._next
             self._next += (nbytes // ALIGNMENT + 1) * ALIGNMENT
             self._ranges[address] = nbytes
@@ -107,7 +111,19 @@ class DeviceMemory:
         return address in self._ranges
 
     def free(self, address: int) -> None:
-        self.forget(address, self._ranges.pop(address, 0))
+        """Give a range back. It waits for no other thread: Python may collect a value in any
+        thread, also in one that compiles what the holder of a lock waits for."""
+        self._left.append((address, self._ranges.pop(address, 0)))
+        if self._lock.acquire(blocking=False):
+            try:
+                self._forget_left()
+            finally:
+                self._lock.release()
+
+    def _forget_left(self) -> None:
+        while self._left:
+            address, nbytes = self._left.popleft()
+            self._clear(address, address + nbytes)
 
     def forget(self, address: int, nbytes: int) -> None:
         """Let nothing lie at an address."""

@@ -592,8 +592,13 @@ def _release_kernels(this: CData, kernels: CData, count: int) -> None:
                 if (kernel := let_go(kernels[i])) is not None}
     kernel = None
     for runtime in runtimes:
-        with runtime.lock:
-            runtime.collect()
+        # Python may collect a session in any thread, also in one that compiles what the holder of
+        # the lock waits for. Then the next allocation takes the memory back.
+        if runtime.lock.acquire(blocking=False):
+            try:
+                runtime.collect()
+            finally:
+                runtime.lock.release()
 
 
 # The library

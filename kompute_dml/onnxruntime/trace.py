@@ -22,7 +22,7 @@ class Trace:
             "ph": "M", "name": "thread_name", "pid": self._process, "tid": _DEVICE,
             "args": {"name": "Vulkan device"},
         }]
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def add(
         self, region: str, begin_ns: int, end_ns: int, dispatches: list[tuple[str, float]]

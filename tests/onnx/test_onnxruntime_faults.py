@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ import kompute_dml.onnxruntime as kompute  # noqa: E402
 from kompute_dml.onnx import mapping  # noqa: E402
 from kompute_dml.onnx.graph import OnnxNode, OnnxValue  # noqa: E402
 from kompute_dml.onnx.region import Region  # noqa: E402
-from kompute_dml.onnxruntime import capi, provider  # noqa: E402
+from kompute_dml.onnxruntime import allocation, capi, provider  # noqa: E402
 from kompute_dml.onnxruntime.kernel import RegionKernel  # noqa: E402
 from kompute_dml.toolchain import native  # noqa: E402
 from onnx_graphs import (  # noqa: E402
@@ -266,6 +267,27 @@ def test_a_session_gives_its_memory_back_at_once(dense: bytes) -> None:
         assert device.memory_used < used
     finally:
         gc.enable()
+
+
+def test_sessions_and_values_go_in_any_thread(dense: bytes) -> None:
+    """Python may collect them in a thread that compiles a pipeline, for which the holder of a lock
+    waits."""
+    gone: list[Any] = [session(dense)]
+    gone[0].run(None, {"x": np.ones((2, K), np.float32)})
+    device, memory = last_kernel().region.device, allocation.memories[0].bytes
+    info = kompute.devices()[0].memory_info(ort.OrtDeviceMemoryType.DEFAULT)
+    gone.append(ort.OrtValue.ortvalue_from_shape_and_type([1 << 20], np.float32, memory_info=info))
+    gone[1].update_inplace(np.ones(1 << 20, np.float32))
+    used, count = device.memory_used, memory.count
+    with device.runtime.lock, memory._lock:
+        thread = threading.Thread(target=gone.clear, daemon=True)
+        thread.start()
+        thread.join(30)
+        assert not thread.is_alive()
+    assert memory.count == count - 1
+    memory.free(memory.allocate(4))
+    device.runtime.collect()
+    assert device.memory_used <= used - (4 << 20)
 
 
 def test_several_threads(dense: bytes, rng: np.random.Generator) -> None:
