@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import UnsupportedError
-from . import modules
+from . import growing, modules, turns
+from .decoders import Shape
 from .models import BenchModel, Goal, ModelKind
 
 if TYPE_CHECKING:
@@ -42,10 +43,13 @@ class Architecture:
     inputs: Callable[[], tuple[Any, ...]]
     goals: Mapping[str, tuple[Goal, ...]]
     """By type."""
+    axes: tuple[int, ...] = ()
+    """The axes of inputs whose sizes the file leaves open."""
 
 
 def kinds() -> list[ModelKind]:
-    """Each architecture in each of its types. Raises UnsupportedError without PyTorch."""
+    """Each architecture in each of its types, and those of sizes in turn. Raises UnsupportedError
+    without PyTorch."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise UnsupportedError(f"--suite models makes its models with {', '.join(missing)}: "
@@ -54,7 +58,7 @@ def kinds() -> list[ModelKind]:
         ModelKind(architecture.name, types, goals,
              functools.partial(_model, architecture, types))
         for architecture in ARCHITECTURES for types, goals in architecture.goals.items()
-    ]
+    ] + SIZES_IN_TURN
 
 
 def _of_a_graph(float16: float) -> dict[str, tuple[Goal, ...]]:
@@ -273,8 +277,66 @@ def _exported(architecture: Architecture, types: str, folder: Path) -> Path:
     with torch.no_grad(), _quiet():
         torch.onnx.export(
             module.to(place), tuple(x.to(place) for x in inputs), str(path), dynamo=False,
-            opset_version=17, input_names=[f"x{i}" for i in range(len(inputs))])
+            opset_version=17, input_names=[f"x{i}" for i in range(len(inputs))],
+            dynamic_axes={f"x{i}": {axis: f"size {axis}" for axis in architecture.axes}
+                          for i in range(len(inputs) if architecture.axes else 0)})
     return path
+
+
+# -- sizes in turn
+
+
+def _sized(
+    architecture: Architecture, inputs: Callable[[turns.Size], turns.Feed], sizes: turns.Parted,
+    folder: Path,
+) -> turns.SizedModel:
+    return turns.SizedModel(_exported(architecture, "FLOAT32", folder), inputs, *sizes,
+                            BOUNDS["FLOAT32"])
+
+
+def _decoded(shape: Shape, sizes: turns.Parted, folder: Path) -> turns.SizedModel:
+    """Tokens of a decoder whose caches grow; a size is the number of tokens before."""
+    rng = np.random.default_rng(0)
+    path = folder / f"{shape.name}.onnx"
+    path.write_bytes(growing.decoder(shape, rng))
+    return turns.SizedModel(path, lambda past: growing.step(shape, _number(past), rng), *sizes,
+                            BOUNDS["FLOAT32"])
+
+
+def _words_of(tokens: turns.Size) -> turns.Feed:
+    return {f"x{i}": x.numpy() for i, x in enumerate(_tokens(1, _number(tokens)))}
+
+
+def _image_of(size: turns.Size) -> turns.Feed:
+    assert isinstance(size, tuple)
+    return {"x0": np.random.default_rng(0).standard_normal((1, 3, *size), np.float32)}
+
+
+def _number(size: turns.Size) -> int:
+    assert isinstance(size, int)
+    return size
+
+
+_GROWING = Shape("Llama-like", 16, 512, 8, 4, 64, 1408, _WORDS, 32)
+_LENGTHS = turns.parted([round(n) for n in np.linspace(1, 512, 72)], 9)
+_SIDES = turns.parted([(height, width) for height in range(320, 512, 32)
+                       for width in range(320, 448, 32)], 6)
+_PASTS = turns.parted([*range(128, 200)], 9)
+
+SIZES_IN_TURN = [
+    ModelKind(name, "FLOAT32", ((turns.SEEN_BEFORE, 1 / turns.MOST),), make)
+    for name, make in (
+        ("MiniLM-L6, 64 lengths in turn", functools.partial(
+            _sized, Architecture("MiniLM-L6, 1 x 1 to 512", _MINILM, lambda: _tokens(1, 128), {},
+                                 axes=(1,)), _words_of, _LENGTHS)),
+        ("yolov8n-like, 20 sizes in turn", functools.partial(
+            _sized, Architecture(
+                "yolov8n-like, any size", lambda: _settled(modules.detector(), 320),
+                lambda: _image(1, 320), {}, axes=(2, 3)), _image_of, _SIDES)),
+        ("Llama-like decode, 64 lengths in turn",
+         functools.partial(_decoded, _GROWING, _PASTS)))
+]
+"""Models that run at one size after the other."""
 
 
 def _quantized(path: Path) -> Path:

@@ -18,6 +18,7 @@ from .rows import BenchRow, short
 
 if TYPE_CHECKING:
     from .models import ModelRow
+    from .turns import TurnsRow
 
 
 def _milliseconds(ms: float | None) -> str:
@@ -89,7 +90,7 @@ def as_table(rows: Sequence[BenchRow]) -> str:
     )
 
 
-def summary(rows: Sequence[BenchRow] | Sequence[ModelRow]) -> list[str]:
+def summary(rows: Sequence[BenchRow | ModelRow | TurnsRow]) -> list[str]:
     """The lines below a table."""
     lines = []
     judged = [goal for row in rows for goal in row.goals if goal.met is not None]
@@ -104,10 +105,11 @@ def summary(rows: Sequence[BenchRow] | Sequence[ModelRow]) -> list[str]:
     return lines
 
 
-def as_csv(rows: Sequence[BenchRow] | Sequence[ModelRow]) -> str:
+def as_csv(rows: Sequence[BenchRow | ModelRow | TurnsRow]) -> str:
     records = [row.record() for row in rows]
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+    names = dict.fromkeys(name for record in records for name in record)
+    writer = csv.DictWriter(text, [*names], lineterminator="\n")
     writer.writeheader()
     for record in records:
         record.update({name: json.dumps(record[name]) for name in ("peers", "goals")})

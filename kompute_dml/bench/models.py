@@ -21,7 +21,7 @@ from tabulate import tabulate
 
 from ..errors import UnsupportedError
 from ..runtime.adapters import Adapter
-from . import peers, sessions
+from . import peers, sessions, turns
 from .formats import goals_text
 from .peers import PeerTime
 from .rows import Judged, figures
@@ -32,7 +32,7 @@ from .timing import Clock, Loop, Stats, Timings, measure
 Goal = tuple[str, float]
 """What to compare with, and the least ratio: a peer, or another type of the same model. With "ms",
 the most milliseconds; with "session ms", of making a session; with "webgpu's session", the least
-ratio of WebGPU's to ours."""
+ratio of WebGPU's to ours. Of sizes in turn only :data:`.turns.SEEN_BEFORE`."""
 
 USUAL = "torch,onnxruntime,webgpu,ggml"
 """The libraries to time where none is named: all."""
@@ -66,7 +66,7 @@ class ModelKind(NamedTuple):
     name: str
     types: str
     goals: tuple[Goal, ...]
-    make: Callable[[Path], BenchModel]
+    make: Callable[[Path], BenchModel | turns.SizedModel]
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,9 @@ class Bench:
         self.left_out.append(f"torch is left out: {why}")
         return None
 
-    def run(self, kinds: Sequence[ModelKind], seconds: float) -> Iterator[ModelRow]:
+    def run(
+        self, kinds: Sequence[ModelKind], seconds: float
+    ) -> Iterator[ModelRow | turns.TurnsRow]:
         """The rows of these models. After so many seconds none is begun."""
         end = time.monotonic() + seconds
         rows: dict[str, dict[str, ModelRow]] = {}
@@ -210,10 +212,20 @@ class Bench:
                     self.left_out.append(
                         f"{kind.name} {kind.types} is left out: {peers.reason(error)}")
                     continue
+                if isinstance(model, turns.SizedModel):
+                    yield self._turns(kind, model).judged(kind.goals)
+                    continue
                 row = self._row(kind, model)
                 others = rows.setdefault(kind.name, {})
                 others[kind.types] = row = row.judged(kind.goals, others)
                 yield row
+
+    def _turns(self, kind: ModelKind, model: turns.SizedModel) -> turns.TurnsRow:
+        try:
+            return turns.timed(kind.name, kind.types, model, self._ours,
+                               sessions.PROVIDERS["onnxruntime"][0]())
+        except Exception as error:  # of ONNX Runtime, whose classes have nothing in common
+            return turns.TurnsRow(kind.name, kind.types, peers.reason(error))
 
     def _row(self, kind: ModelKind, model: BenchModel) -> ModelRow:
         try:
@@ -346,7 +358,15 @@ def _wrong(result: np.ndarray, expected: np.ndarray, bound: float) -> str:
 # -- printing
 
 
-def as_table(rows: Sequence[ModelRow]) -> str:
+def as_table(rows: Sequence[ModelRow | turns.TurnsRow]) -> str:
+    """A table of models, and one of sizes in turn."""
+    models = [row for row in rows if isinstance(row, ModelRow)]
+    sized = [row for row in rows if isinstance(row, turns.TurnsRow)]
+    return "\n\n".join([*([_models_table(models)] if models or not sized else []),
+                        *([turns.as_table(sized)] if sized else [])])
+
+
+def _models_table(rows: Sequence[ModelRow]) -> str:
     """Milliseconds of each, and what it misses of its goals."""
     def ms(value: float | None) -> str:
         return "-" if value is None else f"{value:.3g}" if value < 100 else f"{value:.0f}"

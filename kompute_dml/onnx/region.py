@@ -106,6 +106,8 @@ class Region:
         self._runs = split(nodes, self._placement.rows, self._placement.host)
         self._prepared = shared.prepared
         self._plans: OrderedDict[Any, RecordedPlan] = OrderedDict()
+        self.planned = 0
+        """Plans that were built so far."""
         self._lock = threading.Lock()
         self._shaders: set[Shader] = set()
         """The shaders of all plans. Their pipelines go with the last region that uses them."""
@@ -285,6 +287,7 @@ class Region:
             inputs, results = self._emit(builder, shapes, known)
             plan = builder.finish(inputs, results, [inputs[i] for i in resident])
         self._use(builder.shaders)
+        self.planned += 1
         return plan
 
     def _emit(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from onnx import helper, load_from_string, shape_inference
 
 import kompute_dml as dml
 import random_models
-import sizes_in_turn
+from kompute_dml.bench import decoders, growing
 from kompute_dml.graph.builder import Builder
 from kompute_dml.graph.memory import Storage
 from kompute_dml.graph.step import Step, plan_memory
@@ -146,17 +146,15 @@ def _pictures(rng: np.random.Generator, blocks: int = 4) -> bytes:
     return model(nodes, [("x", FLOAT, [1, 16, "h", "w"])], [(x, FLOAT, None)], constants)
 
 
-def _decoder(rng: np.random.Generator) -> tuple[bytes, Callable[[int], sizes_in_turn.Feed]]:
-    return sizes_in_turn._decoder(rng)
+_DECODER = decoders.Shape("growing", 16, 64, 4, 2, 16, 128, 64, 32)
 
 
 def test_a_decoder_is_built_in_one_layer_and_a_bit(
     device: dml.Device, rng: np.random.Generator
 ) -> None:
-    built, feed = _decoder(rng)
-    region = _region(built, device)
+    region = _region(growing.decoder(_DECODER, rng), device)
     for n in rng.integers(0, 300, 3).tolist():
-        x = feed(n)
+        x = growing.step(_DECODER, 16 + n, rng)
         values = {region.inputs[i].name: x[region.inputs[i].name] for i in region.host_inputs}
         assert _built(region, _shapes(x), values) < len(region.nodes) / 5
 

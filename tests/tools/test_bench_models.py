@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import dataclasses
 import json
 import re
@@ -14,7 +15,18 @@ import pytest
 from click.testing import CliRunner
 
 import kompute_dml as dml
-from kompute_dml.bench import architectures, baseline, models, sessions, start
+from kompute_dml.bench import (
+    architectures,
+    baseline,
+    decoders,
+    formats,
+    growing,
+    models,
+    modules,
+    sessions,
+    start,
+    turns,
+)
 from kompute_dml.bench.timing import Clock, Loop
 from kompute_dml.cli import cli
 
@@ -274,3 +286,100 @@ def test_models_say_what_to_install(monkeypatch):
     monkeypatch.setattr(architectures, "NEEDED", ())
     result = CliRunner().invoke(cli, ["bench", "--suite", "models", "--filter", "no such"])
     assert "no model has 'no such' in its name or type" in result.stderr
+
+
+def growing_kind():
+    """Two layers whose caches have 3 to 8 rows; those of 4 and 7 rows run before."""
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime", "1.24")
+    shape = decoders.Shape("tiny", 2, 32, 4, 2, 8, 48, 16, 32)
+
+    def make(folder):
+        rng = np.random.default_rng(0)
+        path = folder / "tiny.onnx"
+        path.write_bytes(growing.decoder(shape, rng))
+        return turns.SizedModel(path, lambda past: growing.step(shape, past, rng),
+                                *turns.parted(range(3, 9), 3), 1e-4)
+
+    return models.ModelKind("tiny, lengths in turn", "FLOAT32",
+                            ((turns.SEEN_BEFORE, 1 / turns.MOST),), make)
+
+
+def test_sizes_in_turn_are_new_once_and_compared(monkeypatch, tmp_path):
+    kept = tmp_path / "run.json"
+    result = bench_models(monkeypatch, [growing_kind()], "--output", kept, "--plot",
+                          tmp_path / "run.svg")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"^tiny, lengths in turn +FLOAT32 +4 .* at most 1.15: (met|MISSED)$",
+                     result.stdout, re.MULTILINE)
+    (row,) = (run := baseline.load(kept))["models"]
+    assert row["values"] == "ok" and row["off_by"] < 1e-4
+    assert row["sizes"] == row["plans"] == 4, "a size seen before has its plan"
+    assert row["ratio"] == row["ms"] / row["again_ms"]
+    (goal,) = row["goals"]
+    assert goal["ratio"] == pytest.approx(row["again_ms"] / row["ms"])
+    assert f"| tiny, lengths in turn | FLOAT32 | {row['ms']:.2f} ms |" in baseline.markdown(run)
+    assert not baseline.against(run["models"], run)[0]["moved"]
+
+
+def test_wrong_values_of_sizes_in_turn_have_no_times(monkeypatch):
+    """The CPU provider's stand-in is wrong in the last cache of the last size only."""
+    def stand_in():
+        opened = sessions._cpu()
+
+        class Session:
+            def __init__(self, path):
+                self.session = opened(path)
+
+            def run(self, names, feed):
+                *others, cache = self.session.run(names, feed)
+                return [*others, cache + (cache.shape[2] == 9)]
+
+        return Session
+
+    monkeypatch.setitem(sessions.PROVIDERS, "onnxruntime", (stand_in, ""))
+    result = bench_models(monkeypatch, [growing_kind()], "--format", "json")
+    assert result.exit_code == 1
+    assert "error: tiny, lengths in turn FLOAT32: off by " in result.stderr
+    (row,) = json.loads(result.stdout)["models"]
+    assert row["ms"] is row["again_ms"] is None and row["goals"][0]["ratio"] is None
+
+
+def test_the_goal_of_sizes_in_turn():
+    def judged(ms):
+        row = turns.TurnsRow("m", "FLOAT32", "ok", 64, ms, again_ms=100.0, plans=64)
+        return row.judged(((turns.SEEN_BEFORE, 1 / turns.MOST),))
+
+    assert [judged(ms).goals[0].met for ms in (90.0, 114.9, 115.1)] == [True, True, False]
+    assert re.search(r"m +FLOAT32 +64 +230 +100 +2.30 .* at most 1.15: MISSED$",
+                     models.as_table([judged(230.0)]))
+    both = [models.ModelRow("n", "INT8", "ok"), judged(230.0)]
+    assert [len(part.splitlines()) for part in models.as_table(both).split("\n\n")] == [3, 3]
+    model, sizes = csv.DictReader(formats.as_csv(both).splitlines())
+    assert (model["again_ms"], sizes["again_ms"], sizes["warm_first_ms"]) == ("", "100.0", "")
+    assert turns.parted(range(8), 3) == ((0, 2, 3, 5, 6), (1, 4, 7))
+
+
+def test_sizes_in_turn_are_of_any_size(tmp_path):
+    """A detector's file takes images of other sizes than that it was written with."""
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    torch = pytest.importorskip("torch")
+    architecture = architectures.Architecture(
+        "any size", modules.detector, lambda: architectures._image(1, 64), {}, axes=(2, 3))
+    path = architectures._exported(architecture, "FLOAT32", tmp_path)
+    module, _, _ = architectures._made(architecture)
+    x = architectures._image_of((96, 32))
+    with torch.no_grad():
+        expected = module(torch.from_numpy(x["x0"])).numpy()
+    result = sessions.run(sessions._cpu()(path), x)
+    np.testing.assert_allclose(result, expected, 1e-4, 1e-4)
+
+
+def test_sizes_in_turn_of_the_suite():
+    names = [kind.name for kind in architectures.SIZES_IN_TURN]
+    assert all(str(len(sizes.sizes)) in name for name, sizes in zip(
+        names, (architectures._LENGTHS, architectures._SIDES, architectures._PASTS)))
+    for sizes in (architectures._LENGTHS, architectures._SIDES, architectures._PASTS):
+        assert len({*sizes.sizes, *sizes.warm}) == len(sizes.sizes) + len(sizes.warm)
+    assert min(architectures._LENGTHS.sizes) == 1 and max(architectures._LENGTHS.sizes) == 512
