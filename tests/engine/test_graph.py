@@ -16,6 +16,7 @@ from kompute_dml import IntermediateGraphEdgeDesc as Link
 from kompute_dml import OperatorGraphNodeDesc as Node
 from kompute_dml import OutputGraphEdgeDesc as Out
 from kompute_dml.graph.wiring import check
+from switches import long_pipelines
 
 OWNED = dml.TensorFlags.OWNED_BY_DML
 I32 = "int32"
@@ -494,6 +495,7 @@ def test_parts_are_written_where_they_are_joined(
     np.testing.assert_array_equal(graph.run(a, b)[0], np.concatenate([-a, abs(b)]))
 
 
+@long_pipelines
 def test_a_graph_fuses_what_its_nodes_do_one_after_the_other(
     device: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -553,6 +555,7 @@ def test_what_constants_make_is_made_at_the_initialization(
     np.testing.assert_allclose(got, data[2] - np.exp(data[0] * data[1]), rtol=1e-5, atol=1e-5)
 
 
+@long_pipelines
 def test_a_batch_normalization_goes_into_the_filter(
     device: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

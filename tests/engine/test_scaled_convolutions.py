@@ -12,6 +12,7 @@ import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.operators.convolution import depthwise, tiles
 from plans import checked, without_pipelines
+from switches import long_pipelines
 from test_convolution import EveryWork, _matrix_units, set_traits
 
 SWITCH = "KOMPUTE_DML_DISABLE_PASSES"
@@ -110,7 +111,7 @@ class _Layer:
         return variants
 
 
-ENDS = ["", "p", "pb", "pbg", "pbr", "pbgr"]
+ENDS = ["", "p", "pb", "pbg", "pbr", pytest.param("pbgr", marks=long_pipelines)]
 
 
 @pytest.mark.parametrize("end", ENDS)
