@@ -37,7 +37,7 @@ from .live_code import live_code
 from .longs import by_longs
 from .pipeline_file import PipelineFile
 from .shader_library import Variant, disabled_features
-from .traits import asked_size, checks_bounds
+from .traits import asked_size, checks_bounds, takes_live_code
 
 KP_VERSION = "0.9.0"
 
@@ -397,7 +397,8 @@ class Engine:
             return Pipeline(self.manager.algorithm(compiled, buffers, (1, 1, 1)))
 
     def _code(self, variant: Variant, spec: np.ndarray) -> bytes:
-        return live_code(by_longs(variant.spirv) if self.moves_longs else variant.spirv, spec)
+        code = by_longs(variant.spirv) if self.moves_longs else variant.spirv
+        return live_code(code, spec) if takes_live_code(self.adapter) else code
 
     @contextlib.contextmanager
     def _making(self, variant: Variant) -> Iterator[None]:

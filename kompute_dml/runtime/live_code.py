@@ -2,8 +2,8 @@
 
 A shader serves many operators: ``if (CODE == 7u) y = op_elu(x);`` calls a function that few of its
 pipelines need. Drivers put functions in the place of their calls before they look which of them can
-run. So a chain of elementwise operators took one driver 7 seconds to compile, whatever was in it,
-and takes 0.2 without the calls that no run reaches.
+run. So a chain of elementwise operators took lavapipe 0.8 seconds to compile, whatever was in it,
+and takes 0.07 without the calls that no run reaches.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ _HAS_CUDA = ("NVIDIA",)
 _SLOW_BARRIERS = ("llvmpipe",)
 _FENCES_GATHER = ("llvmpipe",)
 _SLOW_COMPILERS = ("SwiftShader driver",)
+_LOOPS_AT_UNDEFINED = ("SwiftShader driver",)
 _FRAGMENTS_ALIKE = ("NVIDIA",)
 _REGISTERS = {"NVIDIA": 1 << 16}
 _CHOOSES_SIZES = {"subgroupSizeControl", "computeFullSubgroups"}
@@ -166,6 +167,12 @@ def subgroup_sizes(adapter: Adapter) -> tuple[int, ...]:
 def asked_size(adapter: Adapter, size: int) -> int:
     """The size of subgroups that a pipeline must ask for to have ``size`` of them; 0 for none."""
     return size if size != adapter.subgroup_size and size in subgroup_sizes(adapter) else 0
+
+
+def takes_live_code(adapter: Adapter) -> bool:
+    """Whether the driver compiles shaders with undefined values in what never runs. One does not
+    end now and then."""
+    return adapter.driver not in _LOOPS_AT_UNDEFINED
 
 
 def has_cuda(adapter: Adapter) -> bool:
