@@ -136,6 +136,14 @@ class Layer:
             return "input and output are not FLOAT16"
         return None if self.stores_vectors else "the output's channels are no vectors"
 
+    def lacks_order(self, traits: DeviceTraits) -> str | None:
+        """Why its filter cannot lie in the order of matrix units of FLOAT16. None if it can."""
+        if not self.w.owned_by_dml:
+            return "the filter is not constant"
+        if not traits.fragments_alike:
+            return "nobody knows where elements of fragments lie"
+        return self.lacks_halves(traits)
+
     @functools.cached_property
     def work(self) -> str:
         """The tuning key."""

@@ -223,11 +223,7 @@ class Packed(Kernel[Layer]):
 def _lacks(layer: Layer, traits: DeviceTraits) -> str | None:
     """Why no tile can compute a layer."""
     c, axes = layer.c, layer.c.axes[1:]
-    if not layer.w.owned_by_dml:
-        return "the filter is not constant"
-    if not traits.fragments_alike:
-        return "nobody knows where elements of fragments lie"
-    if (reason := layer.lacks_halves(traits)) is not None:
+    if (reason := layer.lacks_order(traits)) is not None:
         return reason
     if not layer.is_flat or c.in_channels < 16:
         return "not two axes, or fewer than 16 input channels"

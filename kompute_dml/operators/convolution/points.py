@@ -55,11 +55,7 @@ class Points(Kernel[Layer]):
 
     def serves(self, layer: Layer, traits: DeviceTraits) -> str | None:
         c, (z, *axes) = layer.c, layer.c.axes
-        if not layer.w.owned_by_dml:
-            return "the filter is not constant"
-        if not traits.fragments_alike:
-            return "nobody knows where elements of fragments lie"
-        if (reason := layer.lacks_halves(traits)) is not None:
+        if (reason := layer.lacks_order(traits)) is not None:
             return reason
         if c.groups > 1 or not _FRAGMENT <= c.in_channels <= _CHUNKS * _CHUNK:
             return f"several groups, or not {_FRAGMENT} to {_CHUNKS * _CHUNK} input channels"

@@ -299,17 +299,17 @@ def _extreme(function: Callable[..., Tensor], a: Operand, b: Operand) -> Value:
 
 @lowers("fmax")
 def fmax(a: Value, b: Value) -> Value:
-    dtype = result_type(a, b)
-    y = maximum(a, b)
-    if not dtype.is_floating_point:
-        return y
-    return where(isnan(a), cast(b, dtype), where(isnan(b), cast(a, dtype), y))
+    return _without_nan(a, b, maximum(a, b))
 
 
 @lowers("fmin")
 def fmin(a: Value, b: Value) -> Value:
+    return _without_nan(a, b, minimum(a, b))
+
+
+def _without_nan(a: Value, b: Value, y: Value) -> Value:
+    """``y``, and the other operand where one is NaN."""
     dtype = result_type(a, b)
-    y = minimum(a, b)
     if not dtype.is_floating_point:
         return y
     return where(isnan(a), cast(b, dtype), where(isnan(b), cast(a, dtype), y))
