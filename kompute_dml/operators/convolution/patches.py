@@ -11,6 +11,7 @@ from ...runtime.shader_library import shared_bytes
 from ...runtime.traits import DeviceTraits
 from . import packing
 from .layer import Layer
+from .problem import Problem
 
 SHADER = "convolution_patches_coopmat"
 _FRAGMENT = 16
@@ -49,6 +50,11 @@ class _Bands(NamedTuple):
     """For which a workgroup reads the filter once."""
     column_tiles: int
 
+    def patches(self, c: Problem) -> int:
+        """The patches of all images, for all output channels."""
+        rows = -(-c.axes[1].out_size // self.down)
+        return c.batches * rows * self.x_tiles * self.column_tiles
+
 
 class Patches(Kernel[Layer]):
     """A workgroup keeps the pixels of a few rows, and the filter. Where it serves nothing else was
@@ -74,6 +80,20 @@ class Patches(Kernel[Layer]):
             "the device")
 
     def _bands(self, layer: Layer, traits: DeviceTraits) -> _Bands | None:
+        """The largest patches of which each core has as many as it runs at a time; of small images
+        the smallest, if each core has one."""
+        fragments = -(-layer.c.axes[2].out_size // _FRAGMENT)
+        least = -(-fragments // _ACROSS)
+        for x_tiles, most, places in ((least, _DOWN, _RESIDENT), (least, 1, _RESIDENT),
+                                      (min(2 * least, fragments), 1, 1)):
+            bands = self._divided(layer, traits, x_tiles, most)
+            if bands is not None and bands.patches(layer.c) >= places * traits.cores:
+                return bands
+        return None
+
+    @staticmethod
+    def _divided(layer: Layer, traits: DeviceTraits, x_tiles: int, most: int) -> _Bands | None:
+        """Images in so many parts along a row, and up to ``most`` rows at a time."""
         c, (_, y_axis, x_axis) = layer.c, layer.c.axes
         stride = x_axis.input_step
         # Rows of a fragment are whole vectors apart.
@@ -82,24 +102,19 @@ class Patches(Kernel[Layer]):
         if y_axis.filter_size * row_steps > _MAX_STEPS:
             return None
         step = stride * lanes // 8
-        fragments = -(-x_axis.out_size // _FRAGMENT)
-        x_tiles = -(-fragments // _ACROSS)
-        across = -(-fragments // x_tiles)
+        across = -(-x_axis.out_size // (_FRAGMENT * x_tiles))
         pitch = (across * _FRAGMENT - 1) * step + 2 * row_steps
         reach = (y_axis.filter_size - 1) * y_axis.tap_step + 1
         row_bytes, room = 16 * pitch * y_axis.input_step, _SHARED - shared_bytes(SHADER)
-        down = min(_DOWN, (room - 16 * pitch * reach) // row_bytes + 1)
-        column_tiles = -(-c.out_channels // _COLUMNS)
+        down = min(most, (room - 16 * pitch * reach) // row_bytes + 1)
         if down < 1:
             return None
-        bands = -(-y_axis.out_size // down)
-        places, every = _RESIDENT * traits.cores, c.batches * bands * x_tiles * column_tiles
-        if every < places:
-            return None
-        y_tiles = -(-bands // -(-every // places))
+        column_tiles, rows = -(-c.out_channels // _COLUMNS), -(-y_axis.out_size // down)
+        every, places = c.batches * rows * x_tiles * column_tiles, _RESIDENT * traits.cores
+        y_tiles = -(-rows // -(-every // places))
         return _Bands(lanes, row_steps, step, across, down, pitch,
                       (down - 1) * y_axis.input_step + reach, x_tiles, y_tiles,
-                      -(-bands // y_tiles), column_tiles)
+                      -(-rows // y_tiles), column_tiles)
 
     def lower(self, layer: Layer, p: PlanBuilder) -> None:
         c, (z, y_axis, x_axis), fused = layer.c, layer.c.axes, layer.fused
