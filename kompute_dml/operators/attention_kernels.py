@@ -465,6 +465,10 @@ class _OfHalves(AttentionKernel):
         return None
 
 
+_LEAST_KEYS = 256
+"""The least keys of a part, which takes another dispatch to combine."""
+
+
 @dataclass(frozen=True)
 class _Tile(_OfHalves):
     """Tiles of rows and keys."""
@@ -518,7 +522,8 @@ class _Tile(_OfHalves):
              "AHEAD": self.ahead(a),
              "IDLE": not self.split_keys and a.rows <= self.rows - own,
              "RAGGED": h.keys % self.keys != 0},
-            least=2, makes_parts=self.split_keys,
+            least=2 if self.split_keys else max(2, _LEAST_KEYS // self.keys),
+            makes_parts=self.split_keys,
             shares=self.subgroups if self.split_keys else 1,
             shared=16 * vectors + 4 * (self.keys + self.rows) + 8 * (self.rows if a.by_row else 1))
 
