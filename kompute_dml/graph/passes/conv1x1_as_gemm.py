@@ -14,10 +14,10 @@ from ..node import Node, Nodes, class_of, fused_by, moved, output_of
 from ..rewrite import rewrite
 from .epilogue import FIELDS
 
-_MOST = 4 * 64 * 64
-"""The most results for each core. With more, convolutions are as fast or faster on an H200."""
-_FEW = 8
-"""The most positions in FLOAT16. With more, convolutions use matrix units."""
+_MOST = {DataType.FLOAT32: 4 * 64 * 64, DataType.FLOAT16: 32 * 64}
+"""The most results for each core. With more, convolutions are as fast or faster on an H200. In
+FLOAT16 those with fewer divide K among workgroups, and add up in a dispatch of its own what a
+product adds up in the same one."""
 
 
 @rewrite("conv1x1_as_gemm",
@@ -31,8 +31,7 @@ def conv1x1_as_gemm(g: Nodes) -> None:
         if node.name != "CONVOLUTION":
             continue
         y = output_of(node)
-        few = y.element_count <= (_FEW * y.sizes[1] if y.data_type is DataType.FLOAT16
-                                  else _MOST * g.traits.cores)
+        few = y.element_count <= _MOST[y.data_type] * g.traits.cores
         if few and (new := _product(node)) is not None:
             g.replace([node], new)
 
