@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _MAX_COUNT = 1 << 62
 """The product of an array's sizes that are not 0, whatever it holds."""
-FEW = 64
+FEW = 256
 """The most bytes of a constant whose values passes may read."""
 
 

@@ -467,6 +467,49 @@ def test_convolutions_hand_on_channels_side_by_side(monkeypatch: pytest.MonkeyPa
     np.testing.assert_allclose(fused[1][0], plain[1][0], rtol=0, atol=2e-3)
 
 
+_GROUPED = [
+    node("Reshape", "p grouped", "g"), node("InstanceNormalization", "g ones zeros", "i"),
+    node("Shape", "p", "size"), node("Reshape", "i size", "k"), node("Mul", "k scale", "m"),
+    node("Add", "m bias", "n")]
+
+
+@pytest.mark.parametrize("images", [1, 2])
+def test_a_group_normalization_reads_and_writes_channels_side_by_side(
+    images: int, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between convolutions it is one operator, and nothing is copied. What reads the image before
+    it finds that as it was."""
+    monkeypatch.setattr(DeviceTraits, "multiplies", lambda *shape: True)
+    nodes = [node("Constant", "", "grouped", value_ints=[0, 3, -1]),
+             node("Conv", "x w", "p", pads=[1] * 4), *_GROUPED, node("Sigmoid", "n", "g2"),
+             node("Mul", "n g2", "h"), node("Conv", "h v", "q", pads=[1] * 4),
+             node("Add", "p q", "t"), node("Softmax", "t", "y", axis=1)]
+    constants = {"w": _numbers(12, 3, 3, 3), "v": _numbers(12, 12, 3, 3) / 8, "ones": np.ones(3),
+                 "zeros": np.zeros(3), "scale": _numbers(12, 1, 1) + 2, "bias": _numbers(12, 1, 1)}
+    fused, plain = _both(monkeypatch, nodes, {"x": _numbers(images, 3, 5, 6)}, constants, ["y"],
+                         np.float16)
+    assert fused[0] == ["CONVOLUTION", "MEAN_VARIANCE_NORMALIZATION1", "CONVOLUTION",
+                        "ELEMENT_WISE_IDENTITY", "ACTIVATION_SOFTMAX1"]
+    np.testing.assert_allclose(fused[1][0], plain[1][0], rtol=0, atol=4e-3)
+
+
+def test_a_group_normalization_keeps_its_own_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where that is not 1, or its bias is not 0, both scales count."""
+    nodes = [node("Constant", "", "grouped", value_ints=[0, 3, -1]), node("Shape", "x", "size"),
+             node("Reshape", "x grouped", "g"), node("InstanceNormalization", "g s b", "i"),
+             node("Reshape", "i size", "k"), node("Mul", "k scale", "m"),
+             node("Add", "m bias", "y")]
+    for changed in ("s", "b"):
+        monkeypatch.delenv("KOMPUTE_DML_DISABLE_PASSES", raising=False)
+        constants = {"s": np.ones(3), "b": np.zeros(3), "scale": _numbers(6, 1, 1) + 2,
+                     "bias": _numbers(6, 1, 1)}
+        constants[changed] = constants[changed] + [0, 0, 1]
+        fused, plain = _both(
+            monkeypatch, nodes, {"x": _numbers(2, 6, 5, 7)}, constants, ["y"])
+        assert len(fused[0]) == 2
+        np.testing.assert_allclose(fused[1][0], plain[1][0], rtol=1e-5, atol=1e-5)
+
+
 def test_convolutions_along_a_line_hand_on_channels_side_by_side(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
