@@ -64,8 +64,7 @@ def row(device: Device, case: Case) -> dict[str, Any] | None:
 
 
 def rows(device: Device, pattern: str, every: bool) -> Iterator[dict[str, Any]]:
-    for limit in cases.suite("numpy"):
-        recipe = limit.recipe
+    for recipe in cases.SUITES["numpy"]:
         label = f"{recipe.operator} {recipe.types}"
         if (every or recipe.operator in cases.MOVED) and re.search(pattern, label, re.IGNORECASE):
             for case in recipe.make(device, SCALES["small"]):

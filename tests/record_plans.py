@@ -152,8 +152,8 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 def _recipes() -> Iterator[tuple[str, Recipe]]:
     for suite in SUITES:
-        for limit in cases.suite(suite):
-            yield suite, limit.recipe
+        for recipe in cases.SUITES[suite]:
+            yield suite, recipe
     for recipe in tune.recipes():
         yield "tune", recipe
 

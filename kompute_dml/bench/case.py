@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..cases.case import TINY, Scale
@@ -61,13 +61,33 @@ class Case:
     """Peers, by the library's name."""
 
 
+AS_MANY_BYTES = "copy of as many bytes"
+"""A copy in the same run that moves as many bytes as the case. What a dispatch waits for the one
+before is a part of the time of a small copy, and of a small case."""
+AS_IT_IS = "the device as it is"
+"""The same case on the same device, without emulation."""
+
+
 @dataclass(frozen=True)
 class Recipe:
-    """Makes cases for a device."""
+    """Makes cases for a device, and has their goals. Recipes of one ``make`` are equal."""
 
     operator: str
     types: str
     make: Callable[[Any, Scale], Iterable[Case]]
+    goals: tuple[Goal, ...] = field(default=(), compare=False)
+    without_units: Goal = field(default=(AS_IT_IS, 1 / 1.3), compare=False)
+    """The goal of ``bench --as CLASS``, of devices whose matrix units are not known. Numbers of
+    operations are for an H100 that is emulated so."""
+
+    def held_to(self, *goals: Goal, without_units: Goal | None = None) -> Recipe:
+        """The recipe with these goals."""
+        return replace(self, goals=goals, without_units=without_units or self.without_units)
+
+
+Goal = tuple["str | Recipe", float]
+"""What to compare with, and the least ratio: "copy", AS_MANY_BYTES, AS_IT_IS, a peer's name, a
+recipe, "TOPS", "us", and "host us" by the host's clock."""
 
 
 def touched_bytes(descs: Iterable[TensorDesc]) -> int:

@@ -15,7 +15,7 @@ from .gather import (
     scatter,
     scatter_rows,
 )
-from .limits import AS_MANY_BYTES, FAMILIES, LAYERS, LIMITS, Limit
+from .limits import FAMILIES, LAYERS, LIMITS
 from .movement import diagonal, diagonal1, identity, square_transposed
 from .ordinary import ordinary
 from .pooling import pooling
@@ -65,31 +65,19 @@ _BESIDE_NUMPY: tuple[Recipe, ...] = (
     *map(ordinary, sorted(MOVED)), *VARIANTS,
 )
 
-_AS_FAST_AS_COPYING = (("copy", 0.95),)
-_TENTH_OF_NUMPY = (("numpy", 0.1),)
+_TENTH_OF_NUMPY = ("numpy", 0.1)
+_EACH_TYPE = {(r.operator, r.types): r for r in (*ELEMENTWISE, *EVERY_TYPE)}.values()
 
-
-def suite(name: str) -> tuple[Limit, ...]:
-    """The cases of a suite, with their goals. The first one copies."""
-    if name == "limits":
-        return LIMITS
-    if name == "families":
-        return (Limit(COPY), *FAMILIES)
-    if name == "elementwise":
-        named = {(r.operator, r.types): r for r in (*ELEMENTWISE, *EVERY_TYPE)}
-        # A dynamic quantization has to read its input twice.
-        return (Limit(COPY), *(
-            Limit(recipe, () if "DYNAMIC" in recipe.operator else _AS_FAST_AS_COPYING)
-            for recipe in named.values()
-        ))
-    if name == "movement":
-        return (Limit(COPY), *(Limit(recipe, ((AS_MANY_BYTES, least), ("torch", 1.0)))
-                               for recipe, least in AT_LIMITS))
-    if name == "numpy":
-        cube = product(BenchProduct(), 512, 512, 512, scaled=False)
-        return (*(Limit(recipe, _TENTH_OF_NUMPY) for recipe in _BESIDE_NUMPY),
-                Limit(cube, (("us", 1e6), *_TENTH_OF_NUMPY)))
-    return tuple(Limit(recipe) for recipe in RECIPES)
-
-
-SUITES = ("operators", "limits", "families", "elementwise", "movement", "numpy")
+SUITES: dict[str, tuple[Recipe, ...]] = {
+    "operators": RECIPES,
+    "limits": LIMITS,
+    "families": (COPY, *FAMILIES),
+    # A dynamic quantization has to read its input twice.
+    "elementwise": (COPY, *(recipe if "DYNAMIC" in recipe.operator
+                            else recipe.held_to(("copy", 0.95)) for recipe in _EACH_TYPE)),
+    "movement": (COPY, *AT_LIMITS),
+    "numpy": (*(recipe.held_to(_TENTH_OF_NUMPY) for recipe in _BESIDE_NUMPY),
+              product(BenchProduct(), 512, 512, 512, scaled=False).held_to(
+                  ("us", 1e6), _TENTH_OF_NUMPY)),
+}
+"""The cases of each suite, with their goals. The first one copies."""

@@ -14,7 +14,7 @@ from ..attributes import PaddingMode
 from ..cases import Scale
 from ..device import Device
 from ..dtypes import DataType
-from .case import Case, Peer, Recipe, shape
+from .case import AS_MANY_BYTES, Case, Peer, Recipe, shape
 from .peers import Torch
 from .values import Key, bits, offsets, same_bits, sampled
 
@@ -179,11 +179,11 @@ def to_depth(t: DataType) -> Recipe:
 
 
 _F32_F16 = (DataType.FLOAT32, DataType.FLOAT16)
-AT_LIMITS: tuple[tuple[Recipe, float], ...] = tuple(
-    found for t in _F32_F16 for found in (
+AT_LIMITS: tuple[Recipe, ...] = tuple(
+    recipe.held_to((AS_MANY_BYTES, least), ("torch", 1.0))
+    for t in _F32_F16 for recipe, least in (
         (joins(t, 0), 0.95), (joins(t, 1), 0.95), (slices(t, 1), 0.95),
         # All bytes of the input are read for half of its elements.
         (slices(t, 2), 0.53), (padded_matrix(t), 0.90), (padded_planes(t), 0.90),
         (tiles(t), 0.90), (to_space(t), 0.85), (to_depth(t), 0.85))
 )
-"""Cases, and the least speed of each relative to copying as many bytes."""

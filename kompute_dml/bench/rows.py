@@ -10,8 +10,7 @@ from typing import Any
 from ..cases import Scale
 from ..device import Device
 from . import peers as peers_module
-from .case import SCALES, Case, Recipe, scale_for
-from .limits import AS_IT_IS, AS_MANY_BYTES, Limit
+from .case import AS_IT_IS, AS_MANY_BYTES, SCALES, Case, Recipe, scale_for
 from .peers import PeerTime
 from .timing import Loop, Timings, measure, repeats
 
@@ -119,11 +118,14 @@ class BenchRow:
         return time.ms / self.ms if time and time.ms and self.ms else None
 
     def judged(
-        self, limit: Limit, others: Mapping[Recipe, BenchRow],
+        self, recipe: Recipe, others: Mapping[Recipe, BenchRow],
         copy_of: Mapping[int, float | None] | None = None, as_it_is: BenchRow | None = None,
     ) -> BenchRow:
-        """The row with its goals, judged beside the ``others`` of the same run. ``copy_of``: GB/s
-        of copies by the bytes that they move. ``as_it_is``: the row without emulation."""
+        """The row with the recipe's goals, judged beside the ``others`` of the same run.
+
+        ``copy_of``: GB/s of copies by the bytes that they move. ``as_it_is``: the row without
+        emulation.
+        """
 
         def judge(against: str | Recipe, goal: float) -> Judged:
             if isinstance(against, Recipe):
@@ -145,7 +147,7 @@ class BenchRow:
             ratio = self.share_of_copy if against == "copy" else self.ratio(against)
             return Judged(against, goal, ratio)
 
-        return dataclasses.replace(self, goals=tuple(judge(*goal) for goal in limit.goals))
+        return dataclasses.replace(self, goals=tuple(judge(*goal) for goal in recipe.goals))
 
     def record(self) -> dict[str, Any]:
         """The figures by name, as JSON has them."""

@@ -168,16 +168,15 @@ def _operators(
     from .. import Device
     from ..bench import cases, formats
     from ..bench import peers as peers_module
-    from ..bench.case import SCALES, Recipe
-    from ..bench.limits import AS_IT_IS, AS_MANY_BYTES
+    from ..bench.case import AS_IT_IS, AS_MANY_BYTES, SCALES, Recipe
     from ..bench.rows import copy_bandwidth, run_recipe, suitable_scale
     from ..errors import ValidationError
     from ..runtime import clock, traits
 
-    first, *rest = cases.suite(suite)
+    first, *rest = cases.SUITES[suite]
     if traits.emulation():
-        rest = [replace(limit, goals=limit.without_units) for limit in rest]
-    if not any(_matches(limit.recipe, asked.pattern) for limit in (first, *rest)):
+        rest = [replace(recipe, goals=(recipe.without_units,)) for recipe in rest]
+    if not any(_matches(recipe, asked.pattern) for recipe in (first, *rest)):
         raise ValidationError(f"--filter: no case of this suite has {asked.pattern!r} in its "
                               "operator or types")
     device = Device(asked.adapter)
@@ -187,38 +186,36 @@ def _operators(
     loop = asked.loop
     scale = SCALES[scale_name] if scale_name else suitable_scale(device, cases.COPY)
 
-    (copy_row,) = run_recipe(device, first.recipe, loop, scale, libraries)
+    (copy_row,) = run_recipe(device, first, loop, scale, libraries)
     copy = copy_bandwidth(copy_row)
-    measured = {first.recipe: [copy_row.with_copy(copy)]}
+    measured = {first: [copy_row.with_copy(copy)]}
     if model is not None:
         timed = [copy_row.with_copy(copy)]
         timed += [row.with_copy(copy) for row in _model(device, loop, model)]
     else:
-        chosen = [limit for limit in rest if _matches(limit.recipe, asked.pattern)]
+        chosen = [recipe for recipe in rest if _matches(recipe, asked.pattern)]
         # What goals name is measured, even where it is not shown.
-        compared = [against for limit in chosen for against, _ in limit.goals
+        compared = [against for recipe in chosen for against, _ in recipe.goals
                     if isinstance(against, Recipe)]
-        recipes = dict.fromkeys([*(limit.recipe for limit in chosen), *compared])
-        for recipe in _shown([*recipes]):
+        for recipe in _shown([*dict.fromkeys([*chosen, *compared])]):
             rows = run_recipe(device, recipe, loop, scale, libraries)
             measured[recipe] = [row.with_copy(copy) for row in rows]
         others = {recipe: rows[0] for recipe, rows in measured.items() if rows}
         copies = {row.bytes: cases.copy_of(row.bytes)
-                  for limit in chosen for row in measured[limit.recipe]
-                  for against, _ in limit.goals if against == AS_MANY_BYTES and row.ok}
+                  for recipe in chosen for row in measured[recipe]
+                  for against, _ in recipe.goals if against == AS_MANY_BYTES and row.ok}
         copy_of = {}
         for nbytes, recipe in zip(copies, _shown([*copies.values()])):
             (row,) = run_recipe(device, recipe, loop, scale, libraries)
             copy_of[nbytes] = copy_bandwidth(row)
-        shown = ([first] if _matches(first.recipe, asked.pattern) else []) + chosen
-        wanted = [limit.recipe for limit in shown
-                  if any(against == AS_IT_IS for against, _ in limit.goals)]
+        shown = ([first] if _matches(first, asked.pattern) else []) + chosen
+        wanted = [recipe for recipe in shown
+                  if any(against == AS_IT_IS for against, _ in recipe.goals)]
         as_it_is = _as_it_is(device.adapter, wanted, loop, scale) if wanted else {}
         timed = [
-            row.judged(limit, others, copy_of, own)
-            for limit in shown
-            for row, own in zip(measured[limit.recipe],
-                                as_it_is.get(limit.recipe, itertools.repeat(None)))
+            row.judged(recipe, others, copy_of, own)
+            for recipe in shown
+            for row, own in zip(measured[recipe], as_it_is.get(recipe, itertools.repeat(None)))
         ]
     return formats.document(timed, device, copy, asked.command), timed, formats.as_table(timed)
 

@@ -82,9 +82,8 @@ def _compile_cases(part: str, adapter: str | None) -> None:
     from ..bench import cases
     from ..bench.rows import suitable_scale
 
-    every = (limit.recipe for suite in ("operators", "limits") for limit in cases.suite(suite))
-    recipes = dict.fromkeys(
-        r for r in every if part.lower() in f"{r.operator} {r.types}".lower())
+    recipes = dict.fromkeys(r for suite in ("operators", "limits") for r in cases.SUITES[suite]
+                            if part.lower() in f"{r.operator} {r.types}".lower())
     if not recipes:
         raise click.BadParameter(f"{part!r} is no file, and no case of the benchmark has it in its "
                                  "operator or types", param_hint="'MODEL'")

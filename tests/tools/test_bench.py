@@ -14,8 +14,7 @@ from click.testing import CliRunner
 
 import kompute_dml as dml
 from kompute_dml.bench import architectures, baseline, cases, formats, plot, rows
-from kompute_dml.bench.case import SCALES, Case, Recipe
-from kompute_dml.bench.limits import AS_MANY_BYTES, Limit
+from kompute_dml.bench.case import AS_MANY_BYTES, SCALES, Case, Recipe
 from kompute_dml.bench.peers import PeerTime
 from kompute_dml.bench.timing import Clock, Loop, Timings
 from kompute_dml.cli import cli
@@ -116,10 +115,10 @@ def test_goals_are_judged():
     row = with_peers(timed(2.0, operations=10**10).with_copy(2.0), torch=3.0, eye=None)
     other = Recipe("X", "other", lambda *_: ())
     absent = Recipe("X", "absent", lambda *_: ())
-    limit = Limit(other, (("copy", 0.5), ("torch", 1.6), ("eye", 1.0), ("TOPS", 10.0),
-                          ("us", 4000.0), (other, 0.9), (absent, 1.0), (AS_MANY_BYTES, 0.8),
-                          ("host us", 1000.0)))
-    goals = row.judged(limit, {other: timed(2.0, operations=2 * 10**10)},
+    held = other.held_to(("copy", 0.5), ("torch", 1.6), ("eye", 1.0), ("TOPS", 10.0),
+                         ("us", 4000.0), (other, 0.9), (absent, 1.0), (AS_MANY_BYTES, 0.8),
+                         ("host us", 1000.0))
+    goals = row.judged(held, {other: timed(2.0, operations=2 * 10**10)},
                        {row.bytes: row.gb_per_s / 0.75}).goals
     by_host = 1.0 / row.host_ms
     assert [g.ratio for g in goals] == [0.5, 1.5, None, 0.5, 2.0, 0.5, None, 0.75, by_host]
@@ -178,18 +177,18 @@ def test_what_differs_by_more_than_both_spreads_moved(before, now, ms, moved):
     ("nvidia-h200-families", "families"), ("nvidia-h100", "limits")])
 def test_baselines_were_held_to_the_goals_of_their_suites(stem, suite):
     run = baseline.load(BASELINES / f"{stem}.json")
-    limits = iter(cases.suite(suite))  # newer cases may stand between those that were measured
+    recipes = iter(cases.SUITES[suite])  # newer cases may stand between those that were measured
 
-    def held_to(row: dict, limit: Limit) -> bool:
-        asked = rows.BenchRow("X", "f32", "[1]", "ok").judged(limit, {}).goals
+    def held_to(row: dict, recipe: Recipe) -> bool:
+        asked = rows.BenchRow("X", "f32", "[1]", "ok").judged(recipe, {}).goals
         told = [(g["against"], g["goal"]) for g in row["goals"]]
         # A goal against another case names that case with its sizes.
-        return ((row["operator"], row["types"]) == (limit.recipe.operator, limit.recipe.types)
+        return ((row["operator"], row["types"]) == (recipe.operator, recipe.types)
                 and [goal for _, goal in told] == [g.goal for g in asked]
                 and all(g.against in against for g, (against, _) in zip(asked, told)))
 
     for row in run["rows"]:
-        assert any(held_to(row, limit) for limit in limits), f"{row['operator']} {row['types']}"
+        assert any(held_to(row, recipe) for recipe in recipes), f"{row['operator']} {row['types']}"
 
 
 def test_what_a_goal_names_is_measured_where_a_filter_leaves_it_out():
@@ -279,8 +278,8 @@ def test_wrong_values_end_with_1(monkeypatch):
     def make(device, scale):
         yield Case("DML_OPERATOR_GEMM", "f32", "[1]", lambda: None, lambda _: "off by 1", 4)
 
-    monkeypatch.setattr(
-        cases, "RECIPES", (cases.COPY, Recipe("DML_OPERATOR_GEMM", "f32", make)))
+    monkeypatch.setitem(
+        cases.SUITES, "operators", (cases.COPY, Recipe("DML_OPERATOR_GEMM", "f32", make)))
     result = bench()
     assert result.exit_code == 1
     assert "WRONG" in result.stdout

@@ -50,7 +50,7 @@ class OfCuda:
     [
         pytest.param(recipe, marks=[pytest.mark.slow] * (recipe in EVERY_TYPE))
         for recipe in dict.fromkeys(
-            limit.recipe for suite in cases.SUITES for limit in cases.suite(suite))
+            recipe for suite in cases.SUITES.values() for recipe in suite)
     ],
     ids=lambda r: f"{r.operator[13:]} {r.types}",
 )
@@ -67,14 +67,14 @@ def test_cases_compute_what_numpy_does(device, recipe):
 
 @pytest.mark.parametrize("suite", cases.SUITES)
 def test_suites_begin_with_a_copy(suite):
-    first = cases.suite(suite)[0].recipe
+    first = cases.SUITES[suite][0]
     assert (first.operator, first.types[:3]) == ("DML_OPERATOR_ACTIVATION_IDENTITY", "f32")
 
 
 def test_cases_of_the_limits_have_names_of_their_own(device):
     products = "MATRIX_MULTIPLY", "GEMM"  # measured in many sizes
-    kinds = [limit.recipe for limit in limits.LIMITS
-             if not any(product in limit.recipe.operator for product in products)]
+    kinds = [recipe for recipe in limits.LIMITS
+             if not any(product in recipe.operator for product in products)]
     assert len({(recipe.operator, recipe.types) for recipe in kinds}) == len(kinds)
 
 
