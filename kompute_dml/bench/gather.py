@@ -13,6 +13,7 @@ import kompute_dml as dml
 from ..cases import Scale
 from ..device import Device
 from ..dtypes import DataType
+from ..layout import packed_strides
 from .case import Case, Peer, Recipe, shape, touched_bytes
 from .peers import Torch
 from .values import Pattern, bits, offsets, same_bits, sampled
@@ -39,9 +40,7 @@ def _recipe(operator: str, types: str, work: Callable[[Any, Any, Scale], _Work])
 
     def make(device: Device, scale: Scale) -> Iterator[Case]:
         w = work(dml, device, scale)
-        steps = [1]
-        for n in reversed(w.sizes[1:]):
-            steps.insert(0, steps[0] * n)
+        steps = packed_strides(w.sizes)
 
         def torch_peers(library: Torch) -> Iterator[Peer]:
             # PyTorch writes any of several duplicates, and its coordinates are int64.

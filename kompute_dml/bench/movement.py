@@ -12,7 +12,7 @@ import kompute_dml as dml
 from ..cases import Scale
 from ..device import Device
 from ..dtypes import DataType
-from ..layout import memory_order
+from ..layout import extent, memory_order, packed_strides
 from .case import Case, Peer, Recipe, shape, touched_bytes
 from .peers import NumPy, Torch
 from .values import Key, Pattern, bits, numbers, offsets, same_bits, sampled
@@ -68,20 +68,13 @@ def eight(*axes: int) -> Layout:
 
 
 def _packed(sizes: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-    strides = [1]
-    for n in reversed(sizes[1:]):
-        strides.insert(0, strides[0] * n)
-    return sizes, strides
-
-
-def _extent(sizes: Sequence[int], strides: Sequence[int]) -> int:
-    return 1 + sum((n - 1) * s for n, s in zip(sizes, strides))
+    return sizes, list(packed_strides(sizes))
 
 
 def _output(
     device: Device, data_type: DataType, sizes: Sequence[int], strides: Sequence[int]
 ) -> Any:
-    return device.empty([_extent(sizes, strides)], data_type).strided(sizes, strides)
+    return device.empty([extent(sizes, strides)], data_type).strided(sizes, strides)
 
 
 def identity(
@@ -93,7 +86,7 @@ def identity(
     def make(device: Device, scale: Scale) -> Iterator[Case]:
         sizes, strides = x(scale)
         out_sizes, out_strides = (y or (lambda _: _packed(sizes)))(scale)
-        pattern = bits(data_type, _extent(sizes, strides))
+        pattern = bits(data_type, extent(sizes, strides))
         source = pattern.tensor(device).strided(sizes, strides)
         out = _output(device, data_type, out_sizes, out_strides)
         # Parts are read in the order of memory: a row of a transposed output spans all of it.
@@ -106,7 +99,7 @@ def identity(
             if y is None:
                 yield Peer("torch", x.contiguous if strides != out_strides else x.clone)
             else:
-                vector = library.tensor(Pattern(pattern.block, _extent(sizes, out_strides)))
+                vector = library.tensor(Pattern(pattern.block, extent(sizes, out_strides)))
                 result = vector.as_strided(sizes, out_strides)
                 yield Peer("torch", lambda: result.copy_(x))
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from ..attributes import PaddingMode
 from ..cases import Scale
 from ..cases.case import Entry, Given, OperatorCase, case
+from ..cases.movement import with_rows_added
 from .case import Recipe
 from .ordinary import ordinary
 
@@ -207,15 +208,10 @@ def _scattered_tuples(s: Scale) -> OperatorCase:
 
 def _edges(ends: int) -> Entry:
     """A graph network's messages, a row each, are added at the ends of edges."""
-    def compute(x: np.ndarray, i: np.ndarray, new: np.ndarray) -> np.ndarray:
-        x = x.copy()
-        np.add.at(x, i[:, 0], new)
-        return x
-
     def entry(s: Scale) -> OperatorCase:
         edges = max(s.elements // 64, 1)
         places = min(ends, edges)
-        return case(compute, Given((places, 64), shared=True),
+        return case(with_rows_added, Given((places, 64), shared=True),
                     _numbers(edges, places, _I64).reshape(-1, 1), Given((edges, 64), shared=True),
                     input_dimension_count=2, indices_dimension_count=2)
 

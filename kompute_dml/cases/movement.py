@@ -55,7 +55,7 @@ def _put_rows(x: np.ndarray, i: np.ndarray, new: np.ndarray) -> np.ndarray:
     return x
 
 
-def _add_rows(x: np.ndarray, i: np.ndarray, new: np.ndarray) -> np.ndarray:
+def with_rows_added(x: np.ndarray, i: np.ndarray, new: np.ndarray) -> np.ndarray:
     x = x.copy()
     np.add.at(x, i[:, 0], new)
     return x
@@ -113,7 +113,7 @@ CASES: dict[str, Entry] = {
     "SCATTER_REDUCE": lambda s: case(_add_along, whole(rows(s)), _columns_twice(s),
                                      whole(rows(s)), axis=1),
     "SCATTER_ND_REDUCE": lambda s: case(
-        _add_rows, whole(rows(s)), _columns_twice(s)[0, :, None], whole(rows(s)),
+        with_rows_added, whole(rows(s)), _columns_twice(s)[0, :, None], whole(rows(s)),
         input_dimension_count=2, indices_dimension_count=2),
     "ONE_HOT": lambda s: case(
         lambda i, values: np.where(i == np.arange(s.side), values[0, 1], values[0, 0]),

@@ -15,7 +15,7 @@ from .copy import SHADERS as COPY_SHADERS
 from .copy import copied_input
 from .kernel import Kernel, choose
 from .plan import UNUSED, in_units
-from .walk import Walk, runs_of
+from .walk import Walk, of_vectors, runs_of
 
 GATHERS = "gather", "gather_vectors"
 SCATTERS = "scatter", *COPY_SHADERS
@@ -167,11 +167,9 @@ class _Vectors(Kernel[Gathering]):
     def lower(self, problem: Gathering, p: PlanBuilder) -> None:
         how, last, each = problem.how, problem.how.last, 16 // problem.itemsize
 
-        def parts(strides: Ints) -> Ints:
-            return tuple(s * each if i == last else s for i, s in enumerate(strides))
-
         sizes = tuple(n // each if i == last else n for i, n in enumerate(how.sizes))
-        walk = Walk(sizes, *map(parts, (how.listed, how.indices, how.indexed)))
+        walk = Walk(sizes, *(of_vectors(s, each, last)
+                             for s in (how.listed, how.indices, how.indexed)))
         (axis,) = how.coordinates
         p.dispatch(
             "gather_vectors", -(-walk.count // _LOCAL_SIZE), x=p.read("input_tensor"),

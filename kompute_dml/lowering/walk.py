@@ -27,6 +27,12 @@ class Walk:
         return all(s == (1,) for s in self.strides)
 
 
+def of_vectors(strides: Sequence[int], each: int, axis: int = -1) -> tuple[int, ...]:
+    """The strides of vectors of ``each`` elements along ``axis``."""
+    axis %= len(strides)
+    return tuple(s * each if i == axis else s for i, s in enumerate(strides))
+
+
 def reciprocal(size: int) -> tuple[int, int]:
     """Multiplier and shift that divide any 32-bit number by ``size`` (at least 2), rounded down.
 

@@ -10,7 +10,7 @@ from ..dtypes import DataType
 from ..errors import expect
 from ..layout import Ints, packed_strides, product
 from ..lowering.builder import PlanBuilder
-from ..lowering.walk import Walk, reciprocal
+from ..lowering.walk import Walk, of_vectors, reciprocal
 from .base import OperatorDesc, Output, operator
 from .convolution.geometry import Window
 
@@ -115,14 +115,12 @@ def UnfoldOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     by_point = [n * y.strides[1] for n in packed_strides(d.window_sizes)]
     by_block = [n * y.strides[2] for n in packed_strides(blocks)]
 
-    def together(strides: Ints) -> Ints:
-        return (*strides[:-1], strides[-1] * each)
-
     places = _coordinates(axes, d.dilations, d.strides)
     channel = product(d.window_sizes) * y.strides[1]
     walk = Walk((*x.sizes[:2], *d.window_sizes, *blocks[:-1], blocks[-1] // each),
-                *map(together, ((y.strides[0], channel, *by_point, *by_block),
-                                (*x.strides[:2], *(0,) * (2 * axes)), *places)))
+                *(of_vectors(s, each) for s in (
+                    (y.strides[0], channel, *by_point, *by_block),
+                    (*x.strides[:2], *(0,) * (2 * axes)), *places)))
     words = [n for w, size, stride in zip(windows, x.sizes[2:], x.strides[2:])
              for n in (w.start, size, w.stride, stride)]
     _dispatch(d, p, "columns", walk, words, {"EACH": each},
@@ -143,13 +141,11 @@ def FoldOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     blocks, axes, windows = _blocks(d, y), d.dimension_count, _windows(d)
     each = _each(y, y.sizes[-1])
 
-    def together(strides: Ints) -> Ints:
-        return (*strides[:-1], strides[-1] * each)
-
     channel = product(d.window_sizes) * x.strides[1]
     walk = Walk((*y.sizes[:-1], y.sizes[-1] // each),
-                *map(together, (y.strides, (x.strides[0], channel, *(0,) * axes),
-                                *_coordinates(axes, (1,) * axes))))
+                *(of_vectors(s, each) for s in (
+                    y.strides, (x.strides[0], channel, *(0,) * axes),
+                    *_coordinates(axes, (1,) * axes))))
     heads: list[int] = []
     tails: list[int] = []
     most = 0

@@ -15,7 +15,7 @@ from ..lowering.builder import PlanBuilder
 from ..lowering.copy import CopyView, copied
 from ..lowering.indexed import Runs
 from ..lowering.kernel import Kernel, choose
-from ..lowering.walk import Walk
+from ..lowering.walk import Walk, of_vectors
 from ..runtime.shader_library import Variant
 from ..runtime.traits import DeviceTraits
 from ..spec import FeatureLevel, snake_case
@@ -323,12 +323,9 @@ class Sequences:
         def off_axis(strides: Ints, on_axis: int = 0) -> Ints:
             return tuple(on_axis if i == self.axis else s for i, s in enumerate(strides))
 
-        def units(strides: Ints) -> Ints:
-            return tuple(s * each if i == last else s for i, s in enumerate(strides))
-
         sizes = tuple(n // each if i == last else n for i, n in enumerate(self.x.sizes))
         nowhere = (0,) * len(sizes)
-        return Walk(sizes, *map(units, (
+        return Walk(sizes, *(of_vectors(s, each, last) for s in (
             off_axis(self.x.strides), off_axis(self.lengths.strides), self.y.strides,
             off_axis(nowhere, 1))))
 

@@ -256,15 +256,15 @@ class _General(General):
 
         push: dict[str, Any] = {
             "count": walk.count,
-            "in_sizes": _four([x.sizes[a.dimension] for a in axes]),
-            "x_strides": _four([x.strides[a.dimension] for a in axes])}
+            "in_sizes": four([x.sizes[a.dimension] for a in axes]),
+            "x_strides": four([x.strides[a.dimension] for a in axes])}
         spec = {"LOCAL_SIZE": p.device.local_size, "TYPE": x.data_type.code, "AXES": len(axes),
                 "EACH": each, "ALONG_AXIS": along, "VECTORS": not along and near.are_vectors(x)}
         words = list(walk.words)
         if linear:
             for i, name in enumerate(("steps", "firsts", "divisors")):
-                push[name] = _four([float_bits(float(a.line.floats[i])) for a in axes])
-            push["sample_bits"] = _four([a.sample_bits for a in axes])
+                push[name] = four([float_bits(float(a.line.floats[i])) for a in axes])
+            push["sample_bits"] = four([a.sample_bits for a in axes])
             spec |= {"SPAN": span, "IEEE_UNITS": p.device.ieee_units}
         else:
             lines = [a.line.rounded(rounding_of(d)) for a in axes]
@@ -276,14 +276,15 @@ class _General(General):
                     numbers.append((len(words), 0, 0, 0))
                     words += line.floors(y.sizes[axis.dimension], x.sizes[axis.dimension]).tolist()
             for i, name in enumerate(("steps", "firsts", "multipliers", "shifts")):
-                push[name] = _four([n[i] for n in numbers if n is not None])
+                push[name] = four([n[i] for n in numbers if n is not None])
         p.dispatch(
             f"resample.{'linear' if linear else 'nearest'}", -(-walk.count // p.device.local_size),
             x=p.read("input_tensor"), y=p.write("output_tensor"), params=words, push=push,
             spec=spec)
 
 
-def _four(values: list[int]) -> Ints:
+def four(values: list[int]) -> Ints:
+    """Four numbers, the last of which may be 0."""
     return (*values, *(0,) * (4 - len(values)))
 
 

@@ -20,7 +20,7 @@ from ..lowering.planes import General, Images, Planes, block_strides
 from ..runtime.traits import DeviceTraits
 from .base import OperatorDesc, operator
 from .gradients import refuse_long_sums
-from .resample import check_scales, rounding_of
+from .resample import check_scales, four, rounding_of
 
 _MOST_TAPS = 8
 _MOST_SCALE = 4
@@ -220,9 +220,6 @@ class _General(General):
         for i in axes:
             tables.append(len(words))
             words += readers[i].words(len(words))
-
-        def four(values: list[int]) -> Ints:
-            return (*values, *(0,) * (4 - len(values)))
 
         p.dispatch(
             "resample_grad", -(-walk.count // p.device.local_size),

@@ -16,7 +16,7 @@ from ...graph.builder import Builder, supported
 from ...layout import product
 from ...operators import base
 from ..graph import OnnxNode
-from ..lowerings import Inputs, Seen, emit_elementwise, given, host
+from ..lowerings import Inputs, Seen, emit_elementwise, given, host, optional
 from ..row import MICROSOFT, Mapping
 from . import movement, products
 
@@ -141,7 +141,7 @@ def _forward_sizes(x: Array, w: Array, window: dict[str, list[int]]) -> list[int
 
 def convolution(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """Conv, and FusedConv."""
-    x, w, bias = given(inputs, 0), given(inputs, 1), _at(inputs, 2)
+    x, w, bias = given(inputs, 0), given(inputs, 1), optional(inputs, 2)
     window = _auto_pad(node, x, w)
     return _emit(
         builder, "CONVOLUTION",
@@ -150,10 +150,6 @@ def convolution(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]
         {**window, "output_padding": [0] * len(window["strides"]),
          "group_count": node.attributes.get("group", 1), "fused_activation": _activation(node),
          "mode": ConvolutionMode.CROSS_CORRELATION, "direction": ConvolutionDirection.FORWARD})
-
-
-def _at(inputs: Inputs, index: int) -> Array | None:
-    return inputs[index] if index < len(inputs) else None
 
 
 def channels_last(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
@@ -177,7 +173,7 @@ _CAUSAL = ("channels_last", "dilation")
 def causal(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """CausalConvWithState: each channel by itself, after what the last run left; and what this one
     leaves."""
-    x, w, past = given(inputs, 0), given(inputs, 1), _at(inputs, 3)
+    x, w, past = given(inputs, 0), given(inputs, 1), optional(inputs, 3)
     last = node.attributes.get("channels_last", 0)
     if last:
         x, past = x.transpose((0, 2, 1)), past and past.transpose((0, 2, 1))
@@ -188,7 +184,7 @@ def causal(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     join = OnnxNode("Concat", "", 13, (), (), {"axis": 2})
     (whole,) = movement.concat(builder, join, [past, x]) if before else (x,)
     alone = replace(node, attributes={"group": x.shape[1], "dilations": [step]})
-    (y,) = convolution(builder, alone, [whole, w, _at(inputs, 2)])
+    (y,) = convolution(builder, alone, [whole, w, optional(inputs, 2)])
     if node.attributes.get("activation", "none") != "none":
         y = emit_elementwise(builder, "ACTIVATION_SWISH", [y], y.dtype,
                              {"sigmoid_input_scale": 1.0})
@@ -219,7 +215,7 @@ def transposed_by_pads(builder: Builder, node: OnnxNode, inputs: Inputs) -> list
 
 def transposed(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """ConvTranspose. output_shape or auto_pad decides how much of the result is cut off."""
-    x, w, bias = given(inputs, 0), given(inputs, 1), _at(inputs, 2)
+    x, w, bias = given(inputs, 0), given(inputs, 1), optional(inputs, 2)
     window, mode = _window(node, x, w), node.attributes.get("auto_pad", "NOTSET")
     axes = len(x.shape) - 2
     more = list(node.attributes.get("output_padding", [0] * axes))
@@ -250,8 +246,8 @@ def integer(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """ConvInteger."""
     x, w = given(inputs, 0), given(inputs, 1)
     window = _auto_pad(node, x, w)
-    zeros = {"input_zero_point_tensor": products.unless_zero(_at(inputs, 2)),
-             "filter_zero_point_tensor": products.unless_zero(_at(inputs, 3))}
+    zeros = {"input_zero_point_tensor": products.unless_zero(optional(inputs, 2)),
+             "filter_zero_point_tensor": products.unless_zero(optional(inputs, 3))}
     return _emit(
         builder, "CONVOLUTION_INTEGER", {"input_tensor": x, "filter_tensor": w, **zeros},
         _forward_sizes(x, w, window), np.dtype("int32"),
@@ -265,7 +261,7 @@ QUANTIZED_FIELDS = ("InputTensor", "InputScaleTensor", "InputZeroPointTensor", "
 
 def quantized(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """QLinearConv."""
-    tensors = {spec.snake_case(f): _at(inputs, i) for i, f in enumerate(QUANTIZED_FIELDS)}
+    tensors = {spec.snake_case(f): optional(inputs, i) for i, f in enumerate(QUANTIZED_FIELDS)}
     x, w = given(inputs, 0), given(inputs, 3)
     window = _auto_pad(node, x, w)
     return _emit(

@@ -15,7 +15,7 @@ from ...graph.builder import Builder
 from ...graph.recorded import Allowed
 from ...layout import channels_last_strides, pad_left, product
 from ..graph import OnnxNode
-from ..lowerings import Build, Inputs, Seen, emit_elementwise, expect, given, seen
+from ..lowerings import Build, Inputs, Seen, emit_elementwise, expect, given, optional, seen
 from ..row import MICROSOFT, Mapping
 from .movement import joined, part
 
@@ -183,7 +183,7 @@ def quantized_average(whole: bool) -> Build:
             "input_tensor": seen(_spatial(x)), "output_tensor": seen(_spatial(y_last))}
         for i, field in enumerate(("input_scale_tensor", "input_zero_point_tensor",
                                    "output_scale_tensor", "output_zero_point_tensor"), 1):
-            p = inputs[i] if i < len(inputs) else None
+            p = optional(inputs, i)
             tensors[field] = None if p is None else (p, (1,), (1,))
         builder.emit("QUANTIZED_LINEAR_AVERAGE_POOLING", tensors, **attributes,
                      **_own("AVERAGE_POOLING", node))

@@ -15,7 +15,7 @@ from ...errors import UnsupportedError, ValidationError
 from ...graph.array import Array
 from ...graph.builder import Builder
 from ..graph import OnnxNode
-from ..lowerings import Inputs, Seen, emit_elementwise, given
+from ..lowerings import Inputs, Seen, emit_elementwise, given, optional
 from ..row import MICROSOFT, Mapping
 from . import products
 from .gather import gather
@@ -36,10 +36,6 @@ def _quantized(x: Array, bits: int, sizes: Sequence[int], pitch: int) -> Seen:
     return seen, sizes, (pitch * 8 // bits, 1)
 
 
-def _optional(inputs: Inputs, index: int) -> Array | None:
-    return inputs[index] if index < len(inputs) else None
-
-
 def blocked_weights(node: OnnxNode) -> str | None:
     """Why this MatMulNBits is not supported, or None."""
     if node.attributes.get("bits", 4) not in (4, 8):
@@ -55,7 +51,7 @@ def blocked_weights(node: OnnxNode) -> str | None:
 def matmul_bits(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """MatMulNBits: B's columns are stored as rows of blocks, with a scale and a zero point each."""
     a, b, scales = (given(inputs, i) for i in range(3))
-    zeros, groups, bias = (_optional(inputs, i) for i in (3, 4, 5))
+    zeros, groups, bias = (optional(inputs, i) for i in (3, 4, 5))
     bits, block = node.attributes.get("bits", 4), node.attributes["block_size"]
     k, n = node.attributes["K"], node.attributes["N"]
     blocks = -(-k // block)
@@ -127,7 +123,7 @@ def gathered_blocks(node: OnnxNode) -> str | None:
 def gather_blocks(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """GatherBlockQuantized: rows of a matrix in blocks, of which only these are dequantized."""
     data, indices, scales = (given(inputs, i) for i in range(3))
-    zeros = _optional(inputs, 3)
+    zeros = optional(inputs, 3)
     bits, block = node.attributes.get("bits", 4), node.attributes.get("block_size", 128)
     width, blocks = data.shape[1] * 8 // bits, scales.shape[1]
     if blocks * block != width:
@@ -196,8 +192,8 @@ def integer_matrices(node: OnnxNode) -> str | None:
 
 def qgemm(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """com.microsoft QGemm: A, B and their scales and zero points, C, and those of the output."""
-    a, a_scale, a_zero, b, b_scale, b_zero = (_optional(inputs, i) for i in range(6))
-    c, y_scale, y_zero = (_optional(inputs, i) for i in range(6, 9))
+    a, a_scale, a_zero, b, b_scale, b_zero = (optional(inputs, i) for i in range(6))
+    c, y_scale, y_zero = (optional(inputs, i) for i in range(6, 9))
     if a is None or b is None or a_scale is None or b_scale is None:
         raise ValidationError("expected A, B and both scales to be given")
     read = node.attributes.get

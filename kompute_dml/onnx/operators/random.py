@@ -16,6 +16,7 @@ from ...lowering.elementwise import float_bits
 from ..graph import DTYPES, OnnxNode
 from ..lowerings import Build, Inputs, converted, emit_elementwise, given
 from ..row import Mapping
+from .elementwise import apply
 
 _SHARE = 2.0**-24
 """float32 holds 24 bits of a word exactly, so numbers are multiples of it."""
@@ -39,10 +40,6 @@ def _uniform(builder: Builder, node: OnnxNode, shape: Sequence[int], stream: int
     return emit_elementwise(builder, "CAST", [upper], np.dtype("float32"), {})
 
 
-def _apply(builder: Builder, operator: str, *arrays: Array, **attributes: Any) -> Array:
-    return emit_elementwise(builder, operator, arrays, arrays[0].dtype, attributes)
-
-
 def _scaled(scale: float, bias: float) -> dict[str, Any]:
     return {"scale_bias": ScaleBias(scale, bias)}
 
@@ -51,16 +48,16 @@ def _made(builder: Builder, node: OnnxNode, shape: Sequence[int]) -> Array:
     read, whole = node.attributes, _uniform(builder, node, shape, 0)
     if "Uniform" in node.op:
         low, high = read.get("low", 0.0), read.get("high", 1.0)
-        return _apply(builder, "ELEMENT_WISE_IDENTITY", whole,
-                      **_scaled(_SHARE * (high - low), low))
+        return apply(builder, "ELEMENT_WISE_IDENTITY", whole,
+                     **_scaled(_SHARE * (high - low), low))
     # The Box-Muller transform. The logarithm's argument is in (0, 1].
-    logarithm = _apply(builder, "ELEMENT_WISE_LOG", whole, **_scaled(_SHARE, _SHARE))
-    radius = _apply(builder, "ELEMENT_WISE_SQRT", logarithm, **_scaled(-2.0, 0.0))
-    turn = _apply(builder, "ELEMENT_WISE_COS", _uniform(builder, node, shape, 1),
-                  **_scaled(2 * math.pi * _SHARE, 0.0))
-    product_ = _apply(builder, "ELEMENT_WISE_MULTIPLY", radius, turn)
-    return _apply(builder, "ELEMENT_WISE_IDENTITY", product_,
-                  **_scaled(read.get("scale", 1.0), read.get("mean", 0.0)))
+    logarithm = apply(builder, "ELEMENT_WISE_LOG", whole, **_scaled(_SHARE, _SHARE))
+    radius = apply(builder, "ELEMENT_WISE_SQRT", logarithm, **_scaled(-2.0, 0.0))
+    turn = apply(builder, "ELEMENT_WISE_COS", _uniform(builder, node, shape, 1),
+                 **_scaled(2 * math.pi * _SHARE, 0.0))
+    product_ = apply(builder, "ELEMENT_WISE_MULTIPLY", radius, turn)
+    return apply(builder, "ELEMENT_WISE_IDENTITY", product_,
+                 **_scaled(read.get("scale", 1.0), read.get("mean", 0.0)))
 
 
 def random(like: bool) -> Build:
