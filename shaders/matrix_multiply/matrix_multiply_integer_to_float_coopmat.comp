@@ -1,18 +1,37 @@
 //@ op DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT DML_OPERATOR_MATRIX_MULTIPLY_INTEGER DML_OPERATOR_QUANTIZED_LINEAR_MATRIX_MULTIPLY
 //@ variants TILE:
-//@     t128(rows=128, columns=128, k=64, down=2, across=2, along=1, slices=1, aside=0, once=0, place=0, unsigned=0)
-//@     t128s(rows=128, columns=128, k=64, down=2, across=2, along=1, slices=2, aside=1, once=2, place=0, unsigned=0)
-//@     t128w(rows=128, columns=128, k=64, down=2, across=2, along=1, slices=2, aside=0, once=2, place=0, unsigned=0)
-//@     t128u(rows=128, columns=128, k=64, down=2, across=2, along=1, slices=2, aside=0, once=2, place=0, unsigned=1)
-//@     t128d(rows=128, columns=128, k=128, down=2, across=2, along=2, slices=1, aside=0, once=1, place=0, unsigned=0)
-//@     t96x128(rows=96, columns=128, k=128, down=2, across=2, along=2, slices=1, aside=0, once=2, place=1, unsigned=0)
-//@     t64x96(rows=64, columns=96, k=256, down=2, across=2, along=2, slices=1, aside=0, once=2, place=0, unsigned=0)
-//@     t48x96(rows=48, columns=96, k=256, down=1, across=2, along=4, slices=1, aside=0, once=1, place=0, unsigned=0)
-//@     t64(rows=64, columns=64, k=128, down=2, across=2, along=1, slices=1, aside=0, once=2, place=0, unsigned=0)
-//@     t64d(rows=64, columns=64, k=256, down=1, across=1, along=4, slices=1, aside=0, once=2, place=0, unsigned=0)
-//@     t32(rows=32, columns=32, k=128, down=1, across=1, along=4, slices=1, aside=0, once=2, place=0, unsigned=0)
-//@     t32d(rows=32, columns=32, k=256, down=1, across=1, along=4, slices=1, aside=0, once=0, place=0, unsigned=0)
-//@     t16(rows=16, columns=32, k=256, down=1, across=1, along=4, slices=1, aside=0, once=0, place=0, unsigned=0)
+//@     t128(rows=128, columns=128, k=64, down=2, across=2, along=1, slices=1, aside=0, once=0, place=0, unsigned=0,
+//@         m=16, n=16, depth=32, lanes=32)
+//@     t128s(rows=128, columns=128, k=64, down=2, across=2, along=1, slices=2, aside=1, once=2, place=0, unsigned=0,
+//@         m=16, n=16, depth=32, lanes=32)
+//@     t128w(rows=128, columns=128, k=64, down=2, across=2, along=1, slices=2, aside=0, once=2, place=0, unsigned=0,
+//@         m=16, n=16, depth=32, lanes=32)
+//@     t128u(rows=128, columns=128, k=64, down=2, across=2, along=1, slices=2, aside=0, once=2, place=0, unsigned=1,
+//@         m=16, n=16, depth=32, lanes=32)
+//@     t128d(rows=128, columns=128, k=128, down=2, across=2, along=2, slices=1, aside=0, once=1, place=0, unsigned=0,
+//@         m=16, n=16, depth=32, lanes=32)
+//@     t96x128(rows=96, columns=128, k=128, down=2, across=2, along=2, slices=1, aside=0, once=2, place=1, unsigned=0,
+//@         m=16, n=16, depth=32, lanes=32)
+//@     t64x96(rows=64, columns=96, k=256, down=2, across=2, along=2, slices=1, aside=0, once=2, place=0, unsigned=0,
+//@         m=16, n=16, depth=32, lanes=32)
+//@     t48x96(rows=48, columns=96, k=256, down=1, across=2, along=4, slices=1, aside=0, once=1, place=0, unsigned=0,
+//@         m=16, n=16, depth=32, lanes=32)
+//@     t64(rows=64, columns=64, k=128, down=2, across=2, along=1, slices=1, aside=0, once=2, place=0, unsigned=0,
+//@         m=16, n=16, depth=32, lanes=32)
+//@     t64d(rows=64, columns=64, k=256, down=1, across=1, along=4, slices=1, aside=0, once=2, place=0, unsigned=0,
+//@         m=16, n=16, depth=32, lanes=32)
+//@     t32(rows=32, columns=32, k=128, down=1, across=1, along=4, slices=1, aside=0, once=2, place=0, unsigned=0,
+//@         m=16, n=16, depth=32, lanes=32)
+//@     t32d(rows=32, columns=32, k=256, down=1, across=1, along=4, slices=1, aside=0, once=0, place=0, unsigned=0,
+//@         m=16, n=16, depth=32, lanes=32)
+//@     t16(rows=16, columns=32, k=256, down=1, across=1, along=4, slices=1, aside=0, once=0, place=0, unsigned=0,
+//@         m=16, n=16, depth=32, lanes=32)
+//@     t64k16(rows=64, columns=64, k=128, down=2, across=2, along=1, slices=1, aside=0, once=2, place=0, unsigned=0,
+//@         m=16, n=16, depth=16, lanes=32)
+//@     t64m8n16(rows=64, columns=64, k=64, down=8, across=2, along=1, slices=1, aside=0, once=2, place=0, unsigned=0,
+//@         m=8, n=16, depth=32, lanes=16)
+//@     t32m8n8(rows=32, columns=32, k=64, down=4, across=4, along=1, slices=1, aside=0, once=2, place=0, unsigned=0,
+//@         m=8, n=8, depth=32, lanes=8)
 //@ glslang >= 14
 //@ target vulkan1.1
 #version 450
@@ -24,8 +43,8 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_spirv_intrinsics : require
 
-// A workgroup of subgroups of 32 computes a tile of the output in SUBGROUPS_DOWN x SUBGROUPS_ACROSS
-// parts. SUBGROUPS_K subgroups split K of each part.
+// A workgroup computes a tile of the output in SUBGROUPS_DOWN x SUBGROUPS_ACROSS parts. SUBGROUPS_K subgroups
+// split K of each part. A matrix unit multiplies ROWS x DEPTH elements by DEPTH x COLUMNS, in a subgroup of LANES.
 // Shared memory is small enough for two workgroups on a multiprocessor: one multiplies while the other
 // waits. Tiles with a larger K are for outputs with one workgroup per multiprocessor.
 const uint TILE_ROWS = TILE_rows, TILE_COLUMNS = TILE_columns, TILE_K = TILE_k;
@@ -62,7 +81,8 @@ uint summing_groups();
 #define SUM int
 #endif
 const uint SUBGROUPS = SUBGROUPS_DOWN * SUBGROUPS_ACROSS * SUBGROUPS_K;
-const uint INVOCATIONS = 32u * SUBGROUPS;
+const uint LANES = TILE_lanes;
+const uint INVOCATIONS = LANES * SUBGROUPS;
 layout(local_size_x = INVOCATIONS) in;
 #define SPECIALIZED
 #define GIVEN_SUMS
@@ -110,26 +130,25 @@ layout(constant_id = 20) const bool HAS_Y_ZERO = false;
 #define ADDS_COLUMNS (COLUMN_SUMS && !B_SUMMED)
 #endif
 
-const uint FRAGMENT = 16u;
-const uint FRAGMENT_K = 32u;
+const uint ROWS = TILE_m, COLUMNS = TILE_n, DEPTH = TILE_depth;
 const uint PART_ROWS = TILE_ROWS / SUBGROUPS_DOWN;
 const uint PART_COLUMNS = TILE_COLUMNS / SUBGROUPS_ACROSS;
-const int DOWN = int(PART_ROWS / FRAGMENT);
-const int ACROSS = int(PART_COLUMNS / FRAGMENT);
+const int DOWN = int(PART_ROWS / ROWS);
+const int ACROSS = int(PART_COLUMNS / COLUMNS);
 
-#define Product coopmat<SUM, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseAccumulator>
-#define RowFragment coopmat<ELEMENT, gl_ScopeSubgroup, FRAGMENT, FRAGMENT_K, gl_MatrixUseA>
-#define ColumnFragment coopmat<ELEMENT, gl_ScopeSubgroup, FRAGMENT_K, FRAGMENT, gl_MatrixUseB>
+#define Product coopmat<SUM, gl_ScopeSubgroup, ROWS, COLUMNS, gl_MatrixUseAccumulator>
+#define RowFragment coopmat<ELEMENT, gl_ScopeSubgroup, ROWS, DEPTH, gl_MatrixUseA>
+#define ColumnFragment coopmat<ELEMENT, gl_ScopeSubgroup, DEPTH, COLUMNS, gl_MatrixUseB>
 
-// A slice of K: rows of A, then columns of B. After the last slice it holds the products, 16 rows of each
-// part at a time. A vector of padding after each line, and two after each row of products, avoid bank
+// A slice of K: rows of A, then columns of B. After the last slice it holds the products, ROWS rows of
+// each part at a time. A vector of padding after each line, and two after each row of products, avoid bank
 // conflicts.
 const uint LINE_VECTORS = TILE_K / 16u;
 const uint PITCH = LINE_VECTORS + 1u;
 const uint SLICE = (TILE_ROWS + TILE_COLUMNS) * PITCH;
 const uint ROW_VECTORS = PART_COLUMNS / 4u;
 const uint STRIP_PITCH = ROW_VECTORS + 2u;
-const uint STRIP = FRAGMENT * STRIP_PITCH;
+const uint STRIP = ROWS * STRIP_PITCH;
 shared uvec4 s_slice[max(SLICE, SUBGROUPS * STRIP)];
 // Rows, then columns.
 const uint LINES = TILE_ROWS + TILE_COLUMNS;
@@ -315,24 +334,24 @@ void store_row(uint batch, uint row, bool whole, float row_scale, Columns c, ive
 // their products in shared memory are added up first.
 void store_strip(uint batch, uint row, bool whole, uint tile_row, uint part, uint member,
                  Columns c) {
-    const uint STEP = SUBGROUPS_K * 32u / ROW_VECTORS;
+    const uint STEP = SUBGROUPS_K * LANES / ROW_VECTORS;
     bool is_plain = false;
     if (STORES_AT_ONCE) is_plain = whole && c.are_vectors;
     if (CONTINUES || UNFINISHED) is_plain = false;
     if (HAS_BIAS) is_plain = is_plain && bias_strides[1] == 0u;
     if (is_plain) {
-        const uint COUNT = (FRAGMENT - 1u) / STEP + 1u;
+        const uint COUNT = (ROWS - 1u) / STEP + 1u;
         uint to = out_offset + batch * out_strides[0] + (row + tile_row) * out_strides[1] + c.first;
         ivec4 bits[COUNT];
         [[unroll]] for (uint n = 0u; n < COUNT; ++n) {
-            uint r = min(member / ROW_VECTORS + n * STEP, FRAGMENT - 1u);
+            uint r = min(member / ROW_VECTORS + n * STEP, ROWS - 1u);
             uint at = r * STRIP_PITCH + member % ROW_VECTORS;
             bits[n] = ivec4(s_slice[part * SUBGROUPS_K * STRIP + at]);
             [[unroll]] for (uint d = 1u; d < SUBGROUPS_K; ++d)
                 bits[n] += ivec4(s_slice[(part * SUBGROUPS_K + d) * STRIP + at]);
         }
         [[unroll]] for (uint n = 0u; n < COUNT; ++n) {
-            uint r = min(member / ROW_VECTORS + n * STEP, FRAGMENT - 1u);
+            uint r = min(member / ROW_VECTORS + n * STEP, ROWS - 1u);
             uint line = tile_row + r;
             if (SUBGROUPS_K > 1u)
                 [[unroll]] for (uint i = 0u; i < 4u; ++i)
@@ -346,8 +365,8 @@ void store_strip(uint batch, uint row, bool whole, uint tile_row, uint part, uin
         }
         return;
     }
-    const uint TOGETHER = FRAGMENT % (2u * STEP) == 0u ? 2u : 1u;
-    [[dont_unroll]] for (uint r = member / ROW_VECTORS; r < FRAGMENT; r += TOGETHER * STEP) {
+    const uint TOGETHER = ROWS % (2u * STEP) == 0u ? 2u : 1u;
+    [[dont_unroll]] for (uint r = member / ROW_VECTORS; r < ROWS; r += TOGETHER * STEP) {
         ivec4 bits[TOGETHER];
         [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) {
             uint at = (r + n * STEP) * STRIP_PITCH + member % ROW_VECTORS;
@@ -463,17 +482,17 @@ void main() {
                 read = read + 1u < reads ? read + 1u : 0u;
                 LOAD(read)
             }
-            [[unroll]] for (uint k = 0u; k < TILE_K / FRAGMENT_K / SUBGROUPS_K; ++k) {
-                uint at = (k * SUBGROUPS_K + member_of_k) * FRAGMENT_K / 16u;
+            [[unroll]] for (uint k = 0u; k < TILE_K / DEPTH / SUBGROUPS_K; ++k) {
+                uint at = (k * SUBGROUPS_K + member_of_k) * DEPTH / 16u;
                 ColumnFragment y[ACROSS];
                 RowFragment x;
                 [[unroll]] for (int j = 0; j < ACROSS; ++j) {
-                    uint line = TILE_ROWS + part_column * PART_COLUMNS + uint(j) * FRAGMENT;
+                    uint line = TILE_ROWS + part_column * PART_COLUMNS + uint(j) * COLUMNS;
                     coopMatLoad(y[j], s_slice, line * PITCH + at, PITCH,
                                 gl_CooperativeMatrixLayoutColumnMajor);
                 }
                 [[unroll]] for (int i = 0; i < DOWN; ++i) {
-                    uint line = part_row * PART_ROWS + uint(i) * FRAGMENT;
+                    uint line = part_row * PART_ROWS + uint(i) * ROWS;
                     coopMatLoad(x, s_slice, line * PITCH + at, PITCH,
                                 gl_CooperativeMatrixLayoutRowMajor);
                     [[unroll]] for (int j = 0; j < ACROSS; ++j)
@@ -498,14 +517,14 @@ void main() {
 #endif
     barrier();
     uint part = gl_SubgroupID / SUBGROUPS_K;
-    uint member = member_of_k * 32u + gl_SubgroupInvocationID;
+    uint member = member_of_k * LANES + gl_SubgroupInvocationID;
     Columns c = columns_at(batch, column, part_column * PART_COLUMNS + member % ROW_VECTORS * 4u);
     bool whole = row + TILE_ROWS <= rows;
     if (SUBGROUPS_K == 1u) {
         // If no other subgroup shares them, sums are finished in registers. Values by line are loaded as
         // fragments of the same shape, with a stride of 0.
         [[unroll]] for (int j = 0; j < ACROSS; ++j) {
-            uint at = part_column * PART_COLUMNS + uint(j) * FRAGMENT;
+            uint at = part_column * PART_COLUMNS + uint(j) * COLUMNS;
             Product column_zero, column_sum, column_scale, shift;
             if (HAS_CORRECTION) {
                 SPREAD(column_zero, s_zero, TILE_ROWS + at, RowMajor)
@@ -514,7 +533,7 @@ void main() {
             SPREAD(column_scale, s_scale, TILE_ROWS + at, RowMajor)
             if (HAS_BIAS) SPREAD(shift, s_shift, at, RowMajor)
             [[unroll]] for (int i = 0; i < DOWN; ++i) {
-                uint line = part_row * PART_ROWS + uint(i) * FRAGMENT;
+                uint line = part_row * PART_ROWS + uint(i) * ROWS;
                 Product row_zero, row_sum, row_scale;
                 if (HAS_CORRECTION) {
                     SPREAD(row_zero, s_zero, line, ColumnMajor)
@@ -529,17 +548,17 @@ void main() {
             }
         }
     }
-    // Strips of 16 rows of each part, at most four, go through shared memory. They are not a loop: if
+    // Strips of ROWS rows of each part, at most four, go through shared memory. They are not a loop: if
     // a compiler does not unroll it, all products go to memory.
 #define STORE_STRIP(number) \
     if (DOWN > number) { \
         share_strip(); \
         [[unroll]] for (int j = 0; j < ACROSS; ++j) \
             coopMatStore(products[min(number, DOWN - 1)][j], s_slice, \
-                         gl_SubgroupID * STRIP + uint(j) * FRAGMENT / 4u, STRIP_PITCH, \
+                         gl_SubgroupID * STRIP + uint(j) * COLUMNS / 4u, STRIP_PITCH, \
                          gl_CooperativeMatrixLayoutRowMajor); \
         share_strip(); \
-        store_strip(batch, row, whole, part_row * PART_ROWS + uint(number) * FRAGMENT, part, \
+        store_strip(batch, row, whole, part_row * PART_ROWS + uint(number) * ROWS, part, \
                     member, c); \
     }
     STORE_STRIP(0)

@@ -444,19 +444,44 @@ def test_parts_are_counted_above_the_largest_sums(
     assert (compiled.plan.execute[0].push["count_shift"] > 0) == counted
 
 
-def _with_matrix_units(kilobytes: int = 48, kinds: str = "i") -> Target:
-    """A target with an H200's matrix units, for signed ("i") or unsigned ("u") bytes."""
+def _with_matrix_units(
+    kilobytes: int = 48, kinds: str = "i", shape: tuple[int, int, int] = (16, 16, 32),
+    own: int = 32, sizes: tuple[int, int] = (0, 0),
+) -> Target:
+    """A target with an H200's matrix units, for signed ("i") or unsigned ("u") bytes, or with those
+    of another shape, and subgroups of ``own`` or of these sizes."""
     every = _library_of_everything()
     if every.find(f"{SHADER}_coopmat", "t128") is None:
         pytest.skip("the cooperative-matrix shader needs a newer glslang")
     shapes = tuple(
-        CooperativeMatrix(16, 16, 32, f"{t}8", f"{t}8", f"{t}32", f"{t}32", "subgroup")
+        CooperativeMatrix(*shape, f"{t}8", f"{t}8", f"{t}32", f"{t}32", "subgroup")
         for t in kinds
     )
     return target_of(every, replace(
-        dml.default_device().adapter, max_shared_memory=kilobytes << 10, subgroup_size=32,
+        dml.default_device().adapter, max_shared_memory=kilobytes << 10, subgroup_size=own,
+        subgroup_sizes=sizes, features=frozenset({"subgroupSizeControl", "computeFullSubgroups"}),
         cooperative_matrices=shapes, cores=132,
     ))
+
+
+@pytest.mark.parametrize(("shape", "own", "sizes", "tile"), [
+    ((16, 16, 32), 32, (32, 32), "coopmat-t128"),
+    ((16, 16, 16), 64, (32, 64), "coopmat-t64k16"),
+    ((16, 16, 16), 64, (64, 64), ""),  # nothing is made for 64
+    ((8, 16, 32), 32, (16, 32), "coopmat-t64m8n16"),
+    ((8, 8, 32), 32, (8, 32), "coopmat-t32m8n8"),
+    ((16, 8, 32), 32, (32, 32), ""),  # a shape that no kernel has
+])
+def test_matrix_units_are_those_that_the_device_lists(
+    shape: tuple[int, int, int], own: int, sizes: tuple[int, int], tile: str
+) -> None:
+    target = _with_matrix_units(shape=shape, own=own, sizes=sizes)
+    desc = _desc((1, 2048, 2048, 2048), "packed", "transposed", "")
+    names = [kernel.name for kernel in candidates(desc, target)]
+    assert names[0] == tile if tile else not any(name.startswith("coopmat") for name in names)
+    plan = plan_of(desc, candidates(desc, target)[0], target)
+    for dispatch in plan.execute:
+        assert dispatch.variant.subgroup_size in (0, own, *sizes)
 
 
 @pytest.mark.parametrize(

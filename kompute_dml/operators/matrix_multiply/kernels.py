@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -279,10 +279,17 @@ class _Transposed(_FewOnUnits):
 # Matrix units
 
 
-def _multiplies(traits: DeviceTraits, kind: str) -> bool:
-    """Whether the device multiplies matrices of signed ("i") or unsigned ("u") bytes in the shape
-    of the cooperative-matrix shaders."""
-    return traits.multiplies(16, 16, 32, f"{kind}8", f"{kind}32")
+_UNIT = {"m": 16, "n": 16, "depth": 32, "lanes": 32}
+"""What most kernels are made for."""
+
+
+def _multiplies(
+    traits: DeviceTraits, kind: str, unit: Mapping[str, int] = _UNIT
+) -> bool:
+    """Whether the device multiplies matrices of signed ("i") or unsigned ("u") bytes in a shape and
+    size of subgroups."""
+    m, n, depth, lanes = (unit[name] for name in _UNIT)
+    return traits.multiplies(m, n, depth, f"{kind}8", f"{kind}32", lanes)
 
 
 def _is_ready(product: Product, multiple: int) -> bool:
@@ -305,8 +312,8 @@ class _Tile(_OfSizes):
         return known["k"] * known["slices"]
 
     def serves(self, product: Product, traits: DeviceTraits) -> str | None:
-        if not _multiplies(traits, "i"):
-            return "no matrix units for bytes"
+        if not _multiplies(traits, "i", sizes(self.variant)):
+            return "no matrix units of its shape for bytes"
         return super().serves(product, traits)
 
     def suits(self, product: Product, traits: DeviceTraits) -> bool:
@@ -439,6 +446,13 @@ class _Small(_Tile):
         return product.k >= self.figure(traits, "k")
 
 
+class _Only(_Tile):
+    """The only tile of a shape."""
+
+    def suits(self, product: Product, traits: DeviceTraits) -> bool:
+        return True
+
+
 KERNELS: tuple[IntegerKernel, ...] = (
     *(kind(f"{width}-{shape}", width) for width in ("b16", "b32")
       for kind, shape in ((_WideFlat, "flat"), (_WideSquare, "square"))),
@@ -454,7 +468,8 @@ KERNELS: tuple[IntegerKernel, ...] = (
     _Rows16("t16", 0), _Unsigned("t128u", 1), _Aside("t128s", 2), _Gathering("t128w", 3),
     _Large("t128", 4), _OneWave("t96x128", 5), _TwoWaves("t128d", 6), _OneWave("t48x96", 7),
     _OneWave("t64x96", 8), _Deep("t64d", 9), _Medium("t64", 10), _Small("t32d", 11),
-    _Small("t32", 12), _AnyBytes("dot", 64, 64), _AnyBytes("core", 64, 64))
+    _Small("t32", 12), _Only("t64k16", 13), _Only("t64m8n16", 14), _Only("t32m8n8", 15),
+    _AnyBytes("dot", 64, 64), _AnyBytes("core", 64, 64))
 
 
 def _ahead(k: int, most: int) -> dict[str, int]:
