@@ -108,6 +108,8 @@ class Pipelines:
                 self._cache.popitem(last=False)
         else:
             self._cache.move_to_end(key)
+            if (variant, spec) in self._compiled:  # what is bound is in use
+                self._compiled.move_to_end((variant, spec))
         return pipeline
 
     def begin(self, wanted: Iterable[Shader]) -> list[Compiled]:

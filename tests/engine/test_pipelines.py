@@ -576,6 +576,22 @@ def test_compiled_pipelines_are_bounded(
 
 
 @shared_blocks
+def test_a_pipeline_that_runs_again_is_not_dropped(
+    sharing: dml.Device, compiled: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = sharing.tensor(np.arange(64, dtype=np.float32))
+    caches = sharing.runtime.pipelines
+    for use in (dml.abs, dml.negate, dml.floor, dml.ceil):
+        use(x).numpy()
+    monkeypatch.setattr(pipelines, "MAX_BYTES", caches.nbytes)
+    for use in (dml.sqrt, dml.exp, dml.sin):
+        before = len(compiled)
+        dml.abs(x).numpy()
+        assert len(compiled) == before
+        use(x).numpy()
+
+
+@shared_blocks
 @pytest.mark.parametrize("kind", ["graph", "expressions"])
 def test_a_plan_that_does_not_fit_the_cache_is_compiled_once(
     kind: str, sharing: dml.Device, compiled: list[tuple[str, str]],
