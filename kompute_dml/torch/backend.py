@@ -368,7 +368,7 @@ class PlannedNodes:
             return Value(None, x.shape, x.dtype)
         if self.frozen and i in self.static:
             return Value(graph.as_constant(tensor), x.shape, x.dtype)
-        expression = _input(graph, tensor.desc)
+        expression = _input(graph, tensor.desc, tensor.byte_offset & 15)
         inputs.append(_array(expression, "input"))
         bound.append(i)
         return Value(expression, x.shape, x.dtype)
@@ -431,15 +431,17 @@ def _bound(plan: RecordedPlan, inputs: Sequence[Any]) -> list[Allocation]:
     """Run over tensors where they lie. Returns the memory of the outputs."""
     with plan.device.runtime.lock:
         outputs = [memory.allocate(y.size * y.dtype.itemsize) for y in plan.outputs]
-        plan.bind([(x.allocation, x.byte_offset) for x in inputs], [(y, 0) for y in outputs])
+        plan.bind([(x.allocation, x.byte_offset & ~15) for x in inputs],
+                  [(y, 0) for y in outputs])
     return outputs
 
 
-def _input(graph: Graph, desc: TensorDesc) -> Tensor:
-    """An expression over memory that is bound at each run."""
-    storage = graph.builder_for("input").storage((desc.nbytes + 3) & ~3)
+def _input(graph: Graph, desc: TensorDesc, shift: int = 0) -> Tensor:
+    """An expression over memory that is bound at each run, ``shift`` bytes after a multiple
+    of 16."""
+    storage = graph.builder_for("input").storage((shift + desc.nbytes + 3) & ~3)
     graph.written.add(storage)
-    return _expression(graph, storage, 0, desc)
+    return _expression(graph, storage, shift, desc)
 
 
 def _found(module: GraphModule, name: Any) -> Any:

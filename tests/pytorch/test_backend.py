@@ -207,3 +207,17 @@ def test_out_of_memory_says_how_much() -> None:
     with pytest.raises(torch.OutOfMemoryError, match=r"\d+ bytes"):
         compiled(torch.ones(65535, device="kompute"))  # 17 GB
     assert compiled(torch.ones(2, device="kompute")).tolist() == [[2, 2], [2, 2]]
+
+
+def copies(a: torch.Tensor) -> list[torch.Tensor]:
+    return [a.clone(), a[1:].clone(), a.t().contiguous(), torch.cat([a[2:], a]), a[:, 1:] + 1]
+
+
+@pytest.mark.parametrize("offset", [1, 3, 4])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
+def test_arguments_that_begin_anywhere(offset: int, dtype: str) -> None:
+    x = torch.arange(40).to(getattr(torch, dtype))
+    part, ours = (y[offset : offset + 16].view(4, 4) for y in (x, x.to("kompute")))
+    compiled = torch.compile(copies, backend="kompute_dml", fullgraph=True)
+    for found, expected in zip(compiled(ours), copies(part), strict=True):
+        assert torch.equal(found.cpu(), expected)
