@@ -17,7 +17,7 @@ from ..runtime.recorder import Recording
 from .array import Array
 from .memory import MemoryUse, Storage
 from .recordings import Places, Recordings, places_of
-from .step import Step
+from .step import Step, runs_over
 from .switches import BRANCHES, disabled
 
 if TYPE_CHECKING:
@@ -219,6 +219,15 @@ class RecordedPlan:
         with runtime.lock:
             runtime.recorder.check()
             self._bound.run(slots, lambda: self._run_at(slots))
+
+    def may_write_over(self, output: int, i: int) -> bool:
+        """Whether an output may be bound where an input of the same layout lies: no step reads the
+        input after one has written the output. An operator that may run in place may do both."""
+        y, x = self.outputs[output].storage, self._inputs[i].storage
+        if y is None or x is None or y.root.first < 0:
+            return False
+        begins, ends = y.root.first, x.root.last
+        return ends < begins or (ends == begins and runs_over(self._planned[begins], x, y))
 
     def _run_at(self, slots: Sequence[Place]) -> None:
         """Record the operators, with the inputs and then the outputs at these places."""

@@ -80,6 +80,19 @@ def run_in_place(steps: Sequence[Step], free: Collection[Storage]) -> None:
                     break
 
 
+def runs_over(step: Step, source: Storage, target: Storage) -> bool:
+    """Whether a step may write ``target`` in the memory of ``source``, which it reads last."""
+    if not step.compiled.definition.in_place:
+        return False
+    inputs, outputs = tensors(step.compiled.operator)
+    read = [_layout(t.desc) for t, s in zip(inputs, step.storages)
+            if s is not None and s.root is source.root and not s.begin]
+    parts = any(s is not None and s.root is source.root and s.begin for s in step.storages)
+    written = [_layout(t.desc) for t, s in zip(outputs, step.storages[len(inputs):])
+               if s is not None and s.root is target.root]
+    return not parts and len(written) == 1 and all(layout == written[0] for layout in read)
+
+
 def _layout(desc: TensorDesc | None) -> Any:
     return None if desc is None else (desc.sizes, desc.strides, desc.data_type.itemsize)
 

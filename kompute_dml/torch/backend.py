@@ -127,6 +127,38 @@ class _Result(NamedTuple):
     host: bool = False
 
 
+class _Written(NamedTuple):
+    """A result that goes where an argument lies."""
+
+    target: int
+    """The argument that is written."""
+    place: int = -1
+    """Of the plan's output; -1 for none."""
+    value: Value | None = None
+    like: bool = False
+    """Whether the argument lies on the device and has the result's sizes and type."""
+    in_place: bool = False
+    """Whether the plan itself writes there."""
+
+    def over(self, plan: RecordedPlan, bound: Sequence[int], tensor: Tensor | None) -> _Written:
+        """Let the plan write there if nothing reads the argument afterwards. ``tensor`` is the
+        argument's, whose layout is the plan's."""
+        if not self.like or tensor is None or not tensor.desc.is_packed or tensor.byte_offset & 15:
+            return self
+        i = bound.index(self.target) if self.target in bound else -1
+        return self._replace(in_place=i < 0 or plan.may_write_over(self.place, i))
+
+    def finish(self, args: Arguments, bound: Sequence[Allocation]) -> None:
+        """Write what the plan has not written."""
+        target = args[self.target]
+        if self.in_place:
+            memory.note_write(target)
+        elif self.value is not None:
+            with torch.no_grad():
+                target.copy_(memory.adopt(
+                    bound[self.place], self.value.shape, self.value.dtype))
+
+
 class _Ready(NamedTuple):
     """A plan for one set of sizes and layouts."""
 
@@ -135,6 +167,7 @@ class _Ready(NamedTuple):
     bound: list[int]
     """The argument of each of the plan's inputs; -1 for a state of the random numbers."""
     results: list[_Result]
+    written: list[_Written]
 
 
 class Refused(Unsupported):
@@ -160,8 +193,11 @@ class Program:
         self.module, self.static, self.saved_from, self.frozen = module, static, saved_from, frozen
         nodes = [*module.graph.nodes]
         self._arguments = [n for n in nodes if n.op == "placeholder"]
-        self._outputs: list[Any] = list(nodes[-1].args[0])
-        self._calls = [n for n in nodes if n.op == "call_function"]
+        self._writes = [n for n in nodes if _writes_argument(n)]
+        """Results that go where an argument lies, at the end."""
+        self._outputs: list[Any] = [
+            n.args[0] if n in self._writes else n for n in nodes[-1].args[0]]
+        self._calls = [n for n in nodes if n.op == "call_function" and n not in self._writes]
         self._alone = {n for n in self._calls if _is_missing(n)}
         self.parts: list[PlannedNodes | list[Node]] = []
         """What runs, in order. A list is a node that runs alone, and the items of its result."""
@@ -184,9 +220,10 @@ class Program:
         if not self._alone:
             self.parts = [PlannedNodes(
                 self.module, self._calls, self._arguments, self._outputs, self.static,
-                self.saved_from, self.frozen)]
+                self.saved_from, self.frozen, self._writes)]
             return
-        ends = {n for n in self._outputs if isinstance(n, Node)}
+        ends = {n for n in (*self._outputs, *[w.args[1] for w in self._writes])
+                if isinstance(n, Node)}
         parameters = {self._arguments[i] for i in self.static}
         self.parts = []
         for group in groups:
@@ -223,6 +260,10 @@ class Program:
                 continue
             for node in part:
                 values[node] = self._run_alone(node, values)
+        with torch.no_grad():
+            for node in self._writes:
+                target, source = node.args[:2]
+                values[target].copy_(self._value(source, values))
         results = []
         for j, node in enumerate(self._outputs):
             y = self._value(node, values) if isinstance(node, Node) else node
@@ -253,6 +294,12 @@ class Program:
             return target(*args, **kwargs)
 
 
+def _writes_argument(node: Node) -> bool:
+    """Whether a node is what AOTAutograd puts at a graph's end for an argument that changes."""
+    return node.target is torch.ops.aten.copy_.default and isinstance(node.args[0], Node) and (
+        node.args[0].op == "placeholder") and isinstance(node.args[1], Node)
+
+
 def _is_missing(node: Node) -> bool:
     """Whether a node cannot be part of a plan: no lowering, or elements that the device has not."""
     if not isinstance(node.target, torch._ops.OpOverload):
@@ -269,18 +316,22 @@ class PlannedNodes:
 
     def __init__(
         self, module: GraphModule, nodes: Sequence[Node], arguments: Sequence[Node],
-        outputs: Sequence[object], static: set[int], saved_from: int, frozen: bool
+        outputs: Sequence[object], static: set[int], saved_from: int, frozen: bool,
+        writes: Sequence[Node] = (),
     ) -> None:
         """See :class:`Program`. Outputs before ``saved_from`` go to the host where PyTorch expects
-        them there."""
+        them there. ``writes`` are results that go where an argument lies."""
         self.module, self.nodes, self.arguments, self.outputs = module, nodes, arguments, outputs
         self.static, self.saved_from, self.frozen = static, saved_from, frozen
-        members = set(nodes)
+        members = {*nodes, *writes}
         self._read = [not members.isdisjoint(n.users) for n in arguments]
         self._ready: dict[Any, _Ready] = {}
         self._lock = threading.Lock()
         self._constants: dict[int, Any] = {}
         self._places = {n: i for i, n in enumerate(arguments)}
+        self._writes = [(self._places[n.args[0]], n.args[1]) for n in writes]
+        self._constant = static.difference(i for i, _ in self._writes)
+        """Arguments that are constants of the plans while the graph is frozen."""
 
     def __call__(self, args: Arguments) -> list[Any]:
         tensors: list[Tensor | None] = []
@@ -305,7 +356,7 @@ class PlannedNodes:
         if not x.numel():
             return (tuple(x.shape), x.dtype), None
         on_device = x.device.type == memory.NAME
-        if i in self.static and self.frozen:
+        if self.frozen and i in self._constant:
             state: Any
             if on_device:
                 tensor = memory.tensor_of(x)
@@ -358,7 +409,7 @@ class PlannedNodes:
             for node in self.outputs:
                 if isinstance(node, Node) and node.op == "get_attr" and node not in values:
                     values[node] = _attribute(graph, self.module, node.target)
-            return self._finish(graph, values, inputs, bound)
+            return self._finish(graph, values, inputs, bound, tensors)
 
     def _input(self, graph: Graph, i: int, x: object, tensor: Tensor | None, inputs: list[Array],
                bound: list[int]) -> Any:
@@ -366,7 +417,7 @@ class PlannedNodes:
             return x
         if tensor is None:
             return Value(None, x.shape, x.dtype)
-        if self.frozen and i in self.static:
+        if self.frozen and i in self._constant:
             return Value(graph.as_constant(tensor), x.shape, x.dtype)
         expression = _input(graph, tensor.desc, tensor.byte_offset & 15)
         inputs.append(_array(expression, "input"))
@@ -374,7 +425,7 @@ class PlannedNodes:
         return Value(expression, x.shape, x.dtype)
 
     def _finish(self, graph: Graph, values: dict[Node, Any], inputs: list[Array],
-                bound: list[int]) -> _Ready:
+                bound: list[int], tensors: list[Tensor | None]) -> _Ready:
         ends: list[Array] = []
         results: list[_Result] = []
         for j, node in enumerate(self.outputs):
@@ -398,17 +449,34 @@ class PlannedNodes:
                     data = data.transpose(*order)
                 results.append(_Result("value", len(ends), result, order, host))
                 ends.append(_array(data, "output"))
+        written = [self._written(graph, i, values[node], ends) for i, node in self._writes]
         if not ends:
-            return _Ready(None, [], results)
+            return _Ready(None, [], results, written)
         plan = graph.builder_for("compile").finish(inputs, ends, bound=True)
-        return _Ready(plan, bound, results)
+        return _Ready(plan, bound, results,
+                      [w.over(plan, bound, tensors[w.target]) for w in written])
+
+    def _written(self, graph: Graph, i: int, result: Value, ends: list[Array]) -> _Written:
+        """The result that goes where an argument lies."""
+        expected = self.arguments[i].meta["val"]
+        if result.data is None:
+            return _Written(i)
+        like = (isinstance(expected, torch.Tensor) and expected.device.type == memory.NAME
+                and tuple(expected.shape) == result.shape and expected.dtype == result.dtype)
+        data = result.data if isinstance(result.data, Expression) else graph.as_constant(
+            result.data)
+        ends.append(_array(data, "output"))
+        return _Written(i, len(ends) - 1, result, like=like)
 
     # Running
 
     def _run(self, ready: _Ready, args: Arguments, tensors: list[Tensor | None]) -> list[Any]:
         bound = [] if ready.plan is None else _bound(
             ready.plan, [tensors[i] if i >= 0 else memory.device().tensor(random.new_state())
-                         for i in ready.bound])
+                         for i in ready.bound],
+            {w.place: tensors[w.target] for w in ready.written if w.in_place})
+        for w in ready.written:
+            w.finish(args, bound)
         outputs: list[Any] = []
         for result in ready.results:
             if result.kind == "argument":
@@ -427,13 +495,15 @@ class PlannedNodes:
         return outputs
 
 
-def _bound(plan: RecordedPlan, inputs: Sequence[Any]) -> list[Allocation]:
-    """Run over tensors where they lie. Returns the memory of the outputs."""
+def _bound(plan: RecordedPlan, inputs: Sequence[Any], over: dict[int, Any]) -> list[Allocation]:
+    """Run over tensors where they lie. Outputs have memory of their own, which is returned, but
+    those that go ``over`` tensors."""
     with plan.device.runtime.lock:
-        outputs = [memory.allocate(y.size * y.dtype.itemsize) for y in plan.outputs]
-        plan.bind([(x.allocation, x.byte_offset & ~15) for x in inputs],
-                  [(y, 0) for y in outputs])
-    return outputs
+        outputs = [(over[j].allocation, over[j].byte_offset) if j in over
+                   else (memory.allocate(y.size * y.dtype.itemsize), 0)
+                   for j, y in enumerate(plan.outputs)]
+        plan.bind([(x.allocation, x.byte_offset & ~15) for x in inputs], outputs)
+    return [allocation for allocation, _ in outputs]
 
 
 def _input(graph: Graph, desc: TensorDesc, shift: int = 0) -> Tensor:
@@ -525,6 +595,14 @@ def _compiler(kind: str) -> Callable[..., Any]:
     return compile_graph
 
 
+def _needs_gradients(module: GraphModule, inputs: Sequence[object]) -> bool:
+    """Whether there may be a backward graph. Then PyTorch writes to arguments itself, after it has
+    saved what the backward graph wants."""
+    return torch.is_grad_enabled() and any(
+        isinstance(x, torch.Tensor) and x.requires_grad
+        for x in (*inputs, *module.parameters(), *module.buffers()))
+
+
 def backend(module: GraphModule, example_inputs: Sequence[object], **options: object
             ) -> Callable[..., Any]:
     """The backend of torch.compile. Attention is traced as its parts: the fused forms of other
@@ -533,6 +611,6 @@ def backend(module: GraphModule, example_inputs: Sequence[object], **options: ob
         compiled: Callable[..., Any] = aot_autograd(
             fw_compiler=_compiler("forward"), bw_compiler=_compiler("backward"),
             inference_compiler=_compiler("inference"), decompositions=decompositions(),
-            keep_inference_input_mutations=False,
+            keep_inference_input_mutations=not _needs_gradients(module, example_inputs),
         )(module, example_inputs)
     return compiled

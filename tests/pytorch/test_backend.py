@@ -209,6 +209,31 @@ def test_out_of_memory_says_how_much() -> None:
     assert compiled(torch.ones(2, device="kompute")).tolist() == [[2, 2], [2, 2]]
 
 
+def swapped(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    before = a.clone()
+    a.copy_(b)
+    b.copy_(before)
+    return before
+
+
+def read_after(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    before = a.clone()
+    a.mul_(b)
+    return before @ b.t() + a.sum()
+
+
+def through_a_view(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    a[1:].add_(b[:-1])
+    b.zero_()
+    return a * 2
+
+
+def turned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    a.copy_(a.t() + b)
+    b.add_(a.cumsum(0))
+    return a
+
+
 def copies(a: torch.Tensor) -> list[torch.Tensor]:
     return [a.clone(), a[1:].clone(), a.t().contiguous(), torch.cat([a[2:], a]), a[:, 1:] + 1]
 
@@ -221,3 +246,24 @@ def test_arguments_that_begin_anywhere(offset: int, dtype: str) -> None:
     compiled = torch.compile(copies, backend="kompute_dml", fullgraph=True)
     for found, expected in zip(compiled(ours), copies(part), strict=True):
         assert torch.equal(found.cpu(), expected)
+
+
+@pytest.mark.parametrize("change", [swapped, read_after, through_a_view, turned])
+@pytest.mark.parametrize("where", ["cpu", "kompute"])
+@pytest.mark.parametrize("offset", [0, 1])
+def test_arguments_that_change(change: Callable[..., torch.Tensor], where: str, offset: int
+                               ) -> None:
+    """Also where they lie in the middle of a storage, packed or not."""
+    memories = [torch.randn(2, 40) for _ in range(2)]
+    compiled = torch.compile(change, backend="kompute_dml", fullgraph=True)
+    for a, b in ([m.clone() for m in memories],
+                 [torch.randn(2, 8).t()[:4].t().repeat(2, 3) for _ in range(2)]):
+        expected = [x.flatten()[offset : offset + 16].view(4, 4) for x in (a, b)]
+        found = [x.clone().to(where).flatten()[offset : offset + 16].view(4, 4) for x in (a, b)]
+        for _ in range(3):
+            versions = [(x._version, y._version) for x, y in zip(expected, found)]
+            y, z = change(*expected), compiled(*found)
+            for (before, ours), x, w in zip(versions, expected, found):
+                assert (x._version > before) == (w._version > ours)
+            for ours, theirs in zip((z, *found), (y, *expected)):
+                torch.testing.assert_close(ours.cpu(), theirs)

@@ -74,6 +74,22 @@ def test_repeated_steps_record_nothing_anew() -> None:
     assert recorder.submits > before[1]
 
 
+def test_repeated_compiled_steps_of_an_optimizer_record_nothing_anew() -> None:
+    """Parameters and moments are written where they lie."""
+    work = networks.workload("mlp").to("kompute")
+    optimizer = torch.optim.AdamW(work.model.parameters(), 1e-3)
+    step, recorder = torch.compile(optimizer.step), memory.device().runtime.recorder
+    work.loss(work.model(work.inputs), work.labels).backward()
+    places = [memory.allocation_of(p) for p in work.model.parameters()]
+    for _ in range(4):
+        step()
+    before = recorder.dispatches
+    for _ in range(3):
+        step()
+    assert recorder.dispatches == before
+    assert all(memory.allocation_of(p) is a for p, a in zip(work.model.parameters(), places))
+
+
 def test_bench_measures_one_operator() -> None:
     """The host's time of an addition, eager and compiled."""
     rows = [*pytorch.NetworkBench("eager", "tiny").run([networks.ONE], 600)]
