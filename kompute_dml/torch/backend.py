@@ -239,6 +239,7 @@ class Program:
             self.parts.append(PlannedNodes(self.module, group, arguments, outputs, static, 0,
                                            self.frozen))
 
+    @memory.raises_as_torch
     def __call__(self, *args: object) -> list[Any]:
         while True:
             try:
@@ -343,10 +344,7 @@ class PlannedNodes:
         ready = self._ready.get(tuple(key))
         if ready is None:
             with self._lock:
-                try:
-                    ready = self._ready[tuple(key)] = self._build(args, tensors)
-                except OutOfMemoryError as error:
-                    raise torch.OutOfMemoryError(f"{memory.NAME}: {error}") from None
+                ready = self._ready[tuple(key)] = self._build(args, tensors)
         return self._run(ready, args, tensors)
 
     def _argument(self, i: int, x: object) -> tuple[Any, Tensor | None]:

@@ -19,7 +19,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 import kompute_dml as dml
 
-from ..errors import DmlError
+from ..errors import DmlError, OutOfMemoryError
 from ..runtime.heap import Allocation
 from . import fallback, memory
 from .decompositions import decompositions, references
@@ -127,14 +127,15 @@ def run(op: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     return outputs if len(op._schema.returns) == 1 else tuple(outputs)
 
 
+@memory.raises_as_torch
 def dispatch(op: Operator, *args: Any, **kwargs: Any) -> Any:
     """Run an operator on tensors of the device."""
     if op in LOWERINGS:
         try:
             return run(op, args, kwargs)
+        except OutOfMemoryError:
+            raise
         except (Unsupported, DmlError) as error:
-            if isinstance(error, dml.OutOfMemoryError):
-                raise torch.OutOfMemoryError(f"{memory.NAME}: {error}") from None
             return on_host(op, args, kwargs, str(error))
     variant = _variant(op)
     functional = variant.functional
@@ -268,6 +269,8 @@ def _to_copy(x: torch.Tensor, *, dtype: torch.dtype | None = None,
         return memory.adopt(None, x.shape, dtype)
     try:
         return wrapped(cast(v, dtype), [v.data.allocation])
+    except OutOfMemoryError:
+        raise
     except (Unsupported, DmlError) as error:
         return on_host(aten._to_copy.default, (x,), {"dtype": dtype}, str(error))
 
@@ -385,7 +388,7 @@ def register() -> tuple[object, ...]:
     everything.fallback(dispatch, "PrivateUse1")
     library = torch.library.Library("aten", "IMPL")
     for name, function in _OWN.items():
-        library.impl(name, function, "PrivateUse1")
+        library.impl(name, memory.raises_as_torch(function), "PrivateUse1")
     host = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
     for name in _VIEWS:
         packet, _, overload = name.partition(".")

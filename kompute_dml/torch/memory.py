@@ -15,7 +15,8 @@ import itertools
 import math
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -43,6 +44,7 @@ _addresses = itertools.count(1)
 _GAP = 1 << 36
 """Bytes between the addresses of two storages, more than a device's buffers hold."""
 _lock = threading.Lock()
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 @functools.cache
@@ -60,12 +62,22 @@ def new(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     return adopt(allocate(nbytes) if nbytes else None, shape, dtype)
 
 
+def raises_as_torch(function: _F) -> _F:
+    """``function``, where PyTorch calls this package. A lack of memory is torch.OutOfMemoryError
+    there, with the bytes wanted and the bytes in use."""
+    @functools.wraps(function)
+    def call(*args: object, **kwargs: object) -> object:
+        try:
+            return function(*args, **kwargs)
+        except OutOfMemoryError as error:
+            raise torch.OutOfMemoryError(f"{NAME}: {error}") from None
+
+    return cast(_F, call)
+
+
 def allocate(nbytes: int) -> Allocation:
-    """Device memory. Raises torch.OutOfMemoryError with the bytes wanted and the bytes in use."""
-    try:
-        return device().allocate((nbytes + 3) & ~3)
-    except OutOfMemoryError as error:
-        raise torch.OutOfMemoryError(f"{NAME}: {error}") from None
+    """Device memory. Raises OutOfMemoryError with the bytes wanted and the bytes in use."""
+    return device().allocate((nbytes + 3) & ~3)
 
 
 def adopt(allocation: Allocation | None, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -125,10 +137,7 @@ def upload(x: torch.Tensor) -> Tensor | None:
     if not x.numel():
         types.spec(x.dtype)
         return None
-    try:
-        return device().tensor(host_array(x))
-    except OutOfMemoryError as error:
-        raise torch.OutOfMemoryError(f"{NAME}: {error}") from None
+    return device().tensor(host_array(x))
 
 
 def download(t: Tensor | None, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:

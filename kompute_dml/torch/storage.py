@@ -23,6 +23,7 @@ def tensor(storage: UntypedStorage) -> torch.Tensor:
     return x.set_(storage, 0, (storage.nbytes(),), (1,))
 
 
+@memory.raises_as_torch
 def new(nbytes: int) -> UntypedStorage:
     """A storage of the device of undefined contents."""
     return memory.new((nbytes,), torch.uint8).untyped_storage()

@@ -14,6 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch", minversion="2.10", reason="torch 2.10 is not installed")
 pytest.importorskip("kompute_dml.torch")
+from kompute_dml.errors import OutOfMemoryError  # noqa: E402
 from kompute_dml.torch import directml, memory  # noqa: E402
 
 DEVICE = "kompute"
@@ -287,6 +288,61 @@ def test_out_of_memory_says_how_much() -> None:
     with pytest.raises(torch.OutOfMemoryError, match=r"\d+ bytes .* \d+ "):
         torch.empty(1 << 44, device=DEVICE)
     assert (torch.ones(2, device=DEVICE) + 1).tolist() == [2, 2]
+
+
+LARGE = 1 << 20
+
+
+def fill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more tensors of a megabyte and more."""
+    heap = memory.device().runtime.heap
+    before = heap.allocate
+
+    def allocate(nbytes: int, uploaded: bool = False) -> Any:
+        if nbytes >= LARGE:
+            raise OutOfMemoryError(f"{nbytes} bytes were asked for, but {heap.used} are taken")
+        return before(nbytes, uploaded)
+
+    monkeypatch.setattr(heap, "allocate", allocate)
+
+
+def compiled(f: Callable[..., Any]) -> Callable[..., Any]:
+    torch._dynamo.reset()
+    return torch.compile(f, backend="kompute_dml")
+
+
+WITHOUT_MEMORY: dict[str, Callable[[Any, Any], Any]] = {
+    "an operator": lambda x, host: x + x,
+    "a decomposition": lambda x, host: torch.nn.functional.mish(x.expand(LARGE)),
+    "in place": lambda x, host: torch.ones(4, device=DEVICE).resize_(LARGE),
+    "another type": lambda x, host: x.view(torch.int16)[:LARGE].to(torch.float32),
+    "a copy": lambda x, host: x.clone(),
+    "an upload": lambda x, host: host.to(DEVICE),
+    "an operand of the host": lambda x, host: x.copy_(host),
+    "empty": lambda x, host: torch.empty(LARGE, device=DEVICE),
+    "strided": lambda x, host: torch.empty_strided((2, LARGE), (1, 2), device=DEVICE),
+    "a sequence": lambda x, host: torch.arange(LARGE, device=DEVICE),
+    "a storage": lambda x, host: x.untyped_storage().clone(),
+    "a module": lambda x, host: torch.nn.Linear(1024, 1024).to(DEVICE),
+    "a list": lambda x, host: torch._foreach_mul([x, x], 2.0),
+    "gradients": lambda x, host: x.detach().requires_grad_().sum().backward(),
+    "the outputs of a plan": lambda x, host: compiled(lambda y: y * 2)(x),
+    "a plan of its own": lambda x, host: compiled(lambda y: (y[:, None] * y).sum())(x[:2048]),
+    "a parameter of the host": lambda x, host: compiled(lambda y: (y * 2).sum())(host),
+    "gradients of a plan": lambda x, host: compiled(lambda y: y.sum())(
+        x.detach().requires_grad_()).backward(),
+}
+
+
+@pytest.mark.parametrize("way", WITHOUT_MEMORY)
+def test_a_lack_of_memory_is_pytorchs_error(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU, which is forbidden, is not asked. The next step works."""
+    x, host = torch.ones(LARGE, device=DEVICE), torch.ones(LARGE)
+    with monkeypatch.context() as patch:
+        fill(patch)
+        with pytest.raises(torch.OutOfMemoryError, match=r"\d+ bytes .* \d+ "):
+            WITHOUT_MEMORY[way](x, host)
+    assert (x[:2] + 1).tolist() == [2, 2]
 
 
 def test_the_cpu_helps_with_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
