@@ -270,7 +270,8 @@ def _after_fork_in_child() -> None:
         libc.__cxa_atexit(libc.fflush, None, None)
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 @atexit.register

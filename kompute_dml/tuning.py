@@ -9,10 +9,10 @@ offers, whatever the file contains.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +21,12 @@ from pathlib import Path
 from . import __version__
 from .layout import power_of_two
 from .runtime.adapters import Adapter
+from .toolchain.folders import user_cache
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
 
 _FORMAT = 1
 
@@ -32,9 +38,10 @@ def file() -> Path | None:
 
 @functools.lru_cache(maxsize=1)
 def _named(named: str | None, cache: str | None) -> Path | None:
+    """The file while the environment has these values."""
     if named is not None:
         return Path(named) if named else None
-    return Path(cache or "~/.cache").expanduser() / "kompute_dml" / "tuning.json"
+    return user_cache() / "tuning.json"
 
 
 def device_key(adapter: Adapter) -> str:
@@ -97,7 +104,7 @@ def _load(path: Path | None) -> dict[str, dict[str, str]]:
     if path is None:
         return {}
     try:
-        kept = json.loads(path.read_text())
+        kept = json.loads(path.read_text("utf-8"))
         if kept["format"] != _FORMAT:
             return {}
         return {str(d): dict(works) for d, works in kept["devices"].items()}
@@ -116,7 +123,9 @@ def keep(adapter: Adapter, choices: Mapping[str, str]) -> Path | None:
         devices = _load(path)
         devices.setdefault(device_key(adapter), {}).update(choices)
         # Readers see the old file or the new one, never a part.
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".json", delete=False) as new:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, suffix=".json", delete=False, encoding="utf-8"
+        ) as new:
             json.dump({"format": _FORMAT, "devices": devices}, new, indent=1, sort_keys=True)
         os.replace(new.name, path)
     return path
@@ -125,10 +134,17 @@ def keep(adapter: Adapter, choices: Mapping[str, str]) -> Path | None:
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Exclude other threads and processes, which may tune other devices."""
-    opened = os.open(folder, os.O_RDONLY)
+    if sys.platform == "win32":
+        # Windows locks bytes of files, and opens no folder. Closing unlocks them.
+        opened = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)
+    else:
+        opened = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(opened, fcntl.LOCK_EX)
+            if sys.platform == "win32":
+                msvcrt.locking(opened, msvcrt.LK_LOCK, 1)
+            else:
+                fcntl.flock(opened, fcntl.LOCK_EX)
         yield
     finally:
         os.close(opened)

@@ -39,7 +39,7 @@ def load(path: Path) -> dict[str, Any]:
     Raises ValidationError for anything else.
     """
     try:
-        run = json.loads(path.read_text())
+        run = json.loads(path.read_text("utf-8"))
         rows = {_key(row): row for row in records(run)}
     except OSError as error:
         raise ValidationError(f"{path}: {error.strerror}") from None

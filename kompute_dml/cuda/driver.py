@@ -100,7 +100,7 @@ class Context:
         cuda = libcuda.library()
         if cuda is None:
             raise UnsupportedError(
-                "kompute_dml.cuda: CUDA's driver is not installed (no libcuda.so.1)")
+                f"kompute_dml.cuda: CUDA's driver is not installed (no {libcuda.NAME})")
         device = libcuda.device_of(cuda, adapter)
         if device is None:
             raise UnsupportedError(

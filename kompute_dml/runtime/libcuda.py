@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from typing import Any, NamedTuple
 
 from .adapters import Adapter, same_device
+
+NAME = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 
 
 class CudaDevice(NamedTuple):
@@ -17,7 +20,7 @@ class CudaDevice(NamedTuple):
 def library() -> Any:
     """The driver library, or None."""
     try:
-        return ctypes.CDLL("libcuda.so.1")
+        return ctypes.CDLL(NAME)
     except OSError:
         return None
 

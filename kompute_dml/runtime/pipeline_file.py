@@ -12,11 +12,13 @@ import contextlib
 import os
 import stat
 import struct
+import sys
 import threading
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..toolchain.folders import user_cache
 from .adapters import Adapter
 
 MAX_BYTES = 128 << 20
@@ -32,9 +34,8 @@ def folder() -> Path | None:
     named = os.environ.get("KOMPUTE_DML_PIPELINES")
     if named is not None:
         return Path(named) if named else None
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     with contextlib.suppress(RuntimeError):  # there is no home
-        return Path(cache).expanduser() / "kompute_dml" / "pipelines"
+        return user_cache() / "pipelines"
     return None
 
 
@@ -57,8 +58,8 @@ class PipelineFile:
             return b""
         try:
             self._seen = self._state()
-            with _own_folder(self.path.parent) as inside:
-                kept = _read(self.path.name, inside)
+            with _Folder.opened(self.path.parent) as inside:
+                kept = inside.read(self.path.name)
         except OSError:
             return b""
         data = kept[len(_MAGIC) + _CHECKSUM.size:]
@@ -78,9 +79,9 @@ class PipelineFile:
         if self.path is None or not is_any or holds == self._holds:
             return
         with contextlib.suppress(OSError):
-            _make(self.path.parent)
-            with _own_folder(self.path.parent) as inside:
-                _replace(self.path.name, inside, _before(data) + data)
+            _Folder.make(self.path.parent)
+            with _Folder.opened(self.path.parent) as inside:
+                inside.replace(self.path.name, _before(data) + data)
         self._seen, self._holds = self._state(), holds
 
     def _state(self) -> object:
@@ -91,16 +92,113 @@ class PipelineFile:
         return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-@contextlib.contextmanager
-def _own_folder(path: Path) -> Iterator[int]:
-    """A descriptor of a folder. Raises OSError for a link, and for a folder that is not this user's
-    own or that others can write to."""
-    inside = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        _check_own(inside)
-        yield inside
-    finally:
-        os.close(inside)
+class _PosixFolder:
+    """An open folder that is this user's own, and that nobody else can write to."""
+
+    def __init__(self, inside: int) -> None:
+        self._inside = inside
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, path: Path) -> Iterator[_PosixFolder]:
+        """Raises OSError for a link, and for a folder that is not this user's own or that others
+        can write to."""
+        inside = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            _check_own(inside)
+            yield cls(inside)
+        finally:
+            os.close(inside)
+
+    @staticmethod
+    def make(path: Path) -> None:
+        """Make a folder that only this user can enter, unless it is there.
+
+        Raises PermissionError inside another user's folder: root may run with that user's HOME.
+        What is there in the user's cache is closed to others. A folder that the environment names
+        is not changed.
+        """
+        if not path.exists():
+            above = next(p for p in path.parents if p.exists())
+            if above.stat().st_uid not in (os.geteuid(), _ROOT):
+                raise PermissionError(f"{above} is another user's")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700, exist_ok=True)
+        elif "KOMPUTE_DML_PIPELINES" not in os.environ:
+            inside = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                if os.fstat(inside).st_uid == os.geteuid():
+                    os.fchmod(inside, 0o700)
+            finally:
+                os.close(inside)
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a file. Raises OSError unless it is one of this user's own."""
+        # A pipe would keep a reader waiting.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(name, flags, dir_fd=self._inside), "rb") as file:
+            status = _check_own(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+                return b""
+            return file.read(MAX_BYTES + 1)
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Write a file whole or not at all, for this user alone."""
+        partial = _partial(name)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(partial, dir_fd=self._inside)  # of a process that was killed
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with open(os.open(partial, flags, 0o600, dir_fd=self._inside), "wb") as file:
+                file.write(data)
+            os.replace(partial, name, src_dir_fd=self._inside, dst_dir_fd=self._inside)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(partial, dir_fd=self._inside)
+
+
+class _WindowsFolder:
+    """A folder of Windows, which keeps a user's profile from other users by access lists. They are
+    inherited by what is made there. A link is not followed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, path: Path) -> Iterator[_WindowsFolder]:
+        """Raises OSError for a link, and for what is no folder."""
+        if not stat.S_ISDIR(path.lstat().st_mode):
+            raise NotADirectoryError(f"expected {path} to be a folder")
+        yield cls(path)
+
+    @staticmethod
+    def make(path: Path) -> None:
+        """Make a folder, unless it is there."""
+        path.mkdir(parents=True, exist_ok=True)
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a file. Raises OSError for a link."""
+        path = self._path / name
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+            return b""
+        return path.read_bytes()
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Write a file whole or not at all. Raises PermissionError while another process reads
+        it."""
+        partial = self._path / _partial(name)
+        partial.unlink(missing_ok=True)  # of a process that was killed
+        try:
+            with open(partial, "xb") as file:
+                file.write(data)
+            partial.replace(self._path / name)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+_Folder = _WindowsFolder if sys.platform == "win32" else _PosixFolder
 
 
 def _check_own(descriptor: int) -> os.stat_result:
@@ -112,52 +210,9 @@ def _check_own(descriptor: int) -> os.stat_result:
     return status
 
 
-def _make(path: Path) -> None:
-    """Make a folder that only this user can enter, unless it is there.
-
-    Raises PermissionError inside another user's folder: root may run with that user's HOME. What
-    is there in the user's cache is closed to others. A folder that the environment names is not
-    changed.
-    """
-    if not path.exists():
-        above = next(p for p in path.parents if p.exists())
-        if above.stat().st_uid not in (os.geteuid(), _ROOT):
-            raise PermissionError(f"{above} is another user's")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir(mode=0o700, exist_ok=True)
-    elif "KOMPUTE_DML_PIPELINES" not in os.environ:
-        inside = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            if os.fstat(inside).st_uid == os.geteuid():
-                os.fchmod(inside, 0o700)
-        finally:
-            os.close(inside)
-
-
-def _read(name: str, inside: int) -> bytes:
-    """The bytes of a file in a folder. Raises OSError unless it is one of this user's own."""
-    # A pipe would keep a reader waiting.
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with open(os.open(name, flags, dir_fd=inside), "rb") as file:
-        status = _check_own(file.fileno())
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
-            return b""
-        return file.read(MAX_BYTES + 1)
-
-
-def _replace(name: str, inside: int, data: bytes) -> None:
-    """Write a file in a folder whole or not at all, for this user alone."""
-    partial = f".{os.getpid()}.{threading.get_ident()}.{name}"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(partial, dir_fd=inside)  # of a process that was killed
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        with open(os.open(partial, flags, 0o600, dir_fd=inside), "wb") as file:
-            file.write(data)
-        os.replace(partial, name, src_dir_fd=inside, dst_dir_fd=inside)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(partial, dir_fd=inside)
+def _partial(name: str) -> str:
+    """The name of a file that is being written."""
+    return f".{os.getpid()}.{threading.get_ident()}.{name}"
 
 
 def _before(data: bytes) -> bytes:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from .folders import user_cache
 
 PACKAGE = Path(__file__).resolve().parents[1]
 SILENT_SECONDS = 10.0
@@ -37,8 +38,7 @@ def cache_dir(name: str) -> Path:
     root = checkout()
     if root is not None:
         return root / ".cache" / name
-    user = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(user).expanduser() / "kompute_dml" / name
+    return user_cache() / name
 
 
 def say(text: str) -> None:

@@ -14,6 +14,7 @@ import functools
 import itertools
 import math
 import struct
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
@@ -31,7 +32,7 @@ from . import types
 NAME = "kompute"
 """The name of the device type."""
 _EXTENSION = 12  # kDLExtDev
-_libc = ctypes.CDLL(None)
+_libc = ctypes.CDLL("ucrtbase" if sys.platform == "win32" else None)
 _libc.malloc.restype, _libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 _FREE = ctypes.cast(_libc.free, ctypes.c_void_p).value
 _capsule = ctypes.pythonapi.PyCapsule_New
