@@ -215,12 +215,14 @@ def _pieces(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way
     count = product([sizes[d] for d in planes])
     push: _Push = dict(
         count=count, sizes=(k_size, p_size, q_size),
-        in_strides=(in_strides[p], in_strides[q]), out_strides=(out_strides[p], out_strides[q]),
+        in_strides=(in_strides[p], in_strides[q]),
+        out_strides=(out_strides[p], out_strides[q]),
+        tile_bits=[n.bit_length() - 1 for n in (tile_k, tile_p, tile_q)],
     )
     tiles = -(-k_size // tile_k) * -(-p_size // tile_p) * -(-q_size // tile_q) * count
     counted = _counted(planes, sizes, in_strides, out_strides)
     return -(-tiles * lanes // _LOCAL_SIZE), push | counted, dict(
-        RANK=len(planes), TILE_K=tile_k, TILE_P=tile_p, TILE_Q=tile_q)
+        RANK=len(planes))
 
 
 def _tiles(
@@ -259,13 +261,13 @@ def _tiles(
     push: _Push = dict(
         count=count, sizes=(*p_sizes, *q_sizes),
         in_strides=pair(in_strides, q_dims, 0), out_strides=pair(out_strides, p_dims, 0),
+        tile_bits=[n.bit_length() - 1 for n in (tile_p // each, tile_q // each, together)],
     )
     counted = _counted(planes, sizes, in_strides, out_strides)
     groups = -(-p_size // tile_p) * -(-q_size // tile_q) * -(-count // together)
     return groups, push | counted, dict(
         LOCAL_SIZE=tile_p * tile_q * together // (each * each),
-        RANK=len(planes), TILE_P=tile_p, TILE_Q=tile_q, PLANES=together,
-        VECTORS=tile_p * tile_q * together // each)
+        RANK=len(planes), VECTORS=tile_p * tile_q * together // each)
 
 
 def _counted(

@@ -33,8 +33,7 @@ _PARTS, _PARTS_OF_VECTORS = 8, 4
 _MOST_WIDE = 8
 """The most rows of an invocation. Their totals stay in registers."""
 _FEW_ON_CPU = 16
-"""On a CPU one invocation, so many or all of a workgroup share a row. So few pipelines serve
-rows of any length."""
+"""On a CPU one invocation, so many or all of a workgroup share a row."""
 _CHUNK = 8
 """Columns of WIDE rows that an invocation reads at once, of which it remembers only the first where
 indices are asked for."""
@@ -102,12 +101,10 @@ class Reduction:
             side_by_side = _SIDE_BY_SIDE if self.wide == 1 else _VECTORS_SIDE_BY_SIDE
             share = max(min(share, width // side_by_side), width // power_of_two(self.units))
         share = min(share, width)
-        most_rows = power_of_two(self.units)
         if device.is_cpu:
-            most_rows = width
             share = next(n for n in (1, _FEW_ON_CPU, width) if n >= share)
         self.share = share
-        self.height = min(width // share, most_rows)
+        self.height = width // share
         self.groups = -(-self.units // self.height)
         parts_of_core = _PARTS if self.wide == 1 else _PARTS_OF_VECTORS
         wanted = 1 if device.is_cpu else parts_of_core * device.cores // self.groups
@@ -161,23 +158,23 @@ class _Totals(Kernel[Reduction]):
             y=UNUSED if totals else target, totals=totals or UNUSED, **p.read_tail(),
             params=params,
             push=push | {"rows": problem.units, "parts": parts,
-                         "part_columns": problem.part_columns, "parts_to_read": 0},
+                         "part_columns": problem.part_columns, "parts_to_read": 0,
+                         "share_bits": problem.share.bit_length() - 1},
             spec=problem.spec | self.chunk(problem) | {
-                "WIDE": problem.wide, "LOCAL_SIZE": problem.share * problem.height,
-                "SHARE": problem.share, "ROWS_FIRST": problem.rows_first,
+                "WIDE": problem.wide, "LOCAL_SIZE": problem.width, "ROWS_FIRST": problem.rows_first,
                 "CONTIGUOUS": problem.contiguous, "ONE_STRIDE": len(columns.sizes) == 1,
                 "FROM_PARTS": False, "TO_PARTS": totals is not None})
         if totals is None:
             return
         share = min(problem.width, power_of_two(parts))
-        height = min(problem.width // share, power_of_two(rows.count))
+        height = problem.width // share
         p.dispatch(
             fused.variant(f"reduction.{problem.kind}"), -(-rows.count // height), x=UNUSED,
             y=target, totals=totals.reading(), **p.read_tail(), params=params,
             push=push | {"rows": rows.count, "parts": 1, "part_columns": columns.count,
-                         "parts_to_read": parts},
+                         "parts_to_read": parts, "share_bits": share.bit_length() - 1},
             spec=problem.spec | {
-                "LOCAL_SIZE": share * height, "SHARE": share, "ROWS_FIRST": False,
+                "LOCAL_SIZE": problem.width, "ROWS_FIRST": False,
                 "CONTIGUOUS": False, "ONE_STRIDE": True, "FROM_PARTS": True, "TO_PARTS": False})
 
 

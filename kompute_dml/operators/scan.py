@@ -72,7 +72,7 @@ _PASSES = 15
 """Passes of loops that a tile takes."""
 _SHARE_ON_CPU = 8
 """Invocations that share a row on a CPU, where each of their steps takes time. Others have a row
-each. So few pipelines serve rows of any length."""
+each."""
 
 
 def _check(desc: OperatorDesc, strict: bool) -> None:
@@ -148,11 +148,10 @@ class Scan:
         share = power_of_two(-(-self.columns // self.each_turn))
         if self.rows_first:
             share = max(min(share, width // side_by_side), width // power_of_two(self.rows.count))
-        most_rows = power_of_two(self.rows.count)
         if device.is_cpu:
-            share, most_rows = _SHARE_ON_CPU if share > 1 else 1, width
-        self.share = min(share, width)
-        self.height = min(width // self.share, most_rows)
+            share = _SHARE_ON_CPU if share > 1 else 1
+        self.width, self.share = width, min(share, width)
+        self.height = width // self.share
         self.groups = -(-self.rows.count // self.height)
         few = self.groups < (_IDLE_FIRST if self.rows_first else _IDLE) * device.cores
         self.idle = not device.is_cpu and not own and few
@@ -225,9 +224,10 @@ class _InParts(Kernel[Scan]):
         parts = -(-tiles // part_tiles)
         push = {"rows": rows.count, "columns": columns, "parts": parts,
                 "part_columns": min(part_tiles * share * each_turn, 2**32 - 1),
-                "x_stride": problem.x_stride, "y_stride": problem.y_stride}
+                "x_stride": problem.x_stride, "y_stride": problem.y_stride,
+                "share_bits": share.bit_length() - 1}
         spec = problem.spec | {
-            "LOCAL_SIZE": share * problem.height, "SHARE": share,
+            "LOCAL_SIZE": problem.width,
             "ROWS_FIRST": problem.rows_first, "VECTORS": problem.vectors, "WIDTH": problem.unit,
             "STRIPES": kind.stripes, "AHEAD": not device.is_cpu and (problem.vectors or kind.ahead),
             "COMBINED": 2 if device.is_cpu else 4}

@@ -1,7 +1,12 @@
 // Copies between two layouts, part by part. A part spans one to three dimensions. RANK further dimensions
 // count the parts. For each of these, ``below`` is the number of parts in the dimensions after it. The
 // offset of a part is the sum of part / below[d] * steps[d] modulo 2^32, where a step is the dimension's
-// stride minus size times stride of the next dimension. So no division depends on another.
+// stride minus size times stride of the next dimension. So no division depends on another. The includer may
+// define a smaller MOST_RANK, which leaves room for PARTS_FIELDS.
+#ifndef MOST_RANK
+#define MOST_RANK 7
+#define PARTS_FIELDS
+#endif
 layout(constant_id = 1) const uint RANK = 0u;
 
 layout(push_constant) uniform Push {
@@ -11,9 +16,10 @@ layout(push_constant) uniform Push {
     uint sizes[4];
     uint in_strides[2];
     uint out_strides[2];
-    uint below[7];
-    uint in_steps[7];
-    uint out_steps[7];
+    uint below[MOST_RANK];
+    uint in_steps[MOST_RANK];
+    uint out_steps[MOST_RANK];
+    PARTS_FIELDS
 };
 
 // Where a part begins in the input and in the output.

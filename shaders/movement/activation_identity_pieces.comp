@@ -5,26 +5,27 @@
 #extension GL_EXT_control_flow_attributes : require
 #include "include/grid.glsl"
 #include "include/vectors.glsl"
+#define MOST_RANK 6  // two of the dimensions or more are in a part
+#define PARTS_FIELDS uint tile_bits[3];
 #include "include/parts.glsl"
 
 // Copies elements as bits where pieces of whole vectors are contiguous in both tensors. P is the
 // dimension whose pieces are neighbours in the input, Q the one whose pieces are neighbours in the
-// output. A group of LANES copies TILE_P by TILE_Q pieces, TILE_K vectors of each, and an invocation EACH
-// vectors. The sizes are those of a piece (in vectors), of P and of Q. The strides are those of P and Q.
-layout(constant_id = 2) const uint TILE_K = 4u;
-layout(constant_id = 3) const uint TILE_P = 8u;
-layout(constant_id = 4) const uint TILE_Q = 8u;
-const uint EACH = 4u;
-const uint LANES = TILE_K * TILE_P * TILE_Q / EACH;
+// output. A group of lanes copies a tile of pieces, some vectors of each: powers of two, whose logarithms are
+// the tile's bits. An invocation copies EACH vectors. The sizes are those of a piece (in vectors), of P and of Q. The strides are those of P and Q.
+#define K_BITS tile_bits[0]
+#define P_BITS tile_bits[1]
+#define Q_BITS tile_bits[2]
+const uint EACH_BITS = 2u, EACH = 1u << EACH_BITS;
 
 void main() {
-    uint lane = gl_LocalInvocationID.x % LANES;
-    uint tile = group_index() * (gl_WorkGroupSize.x / LANES) + gl_LocalInvocationID.x / LANES;
-    uvec3 tiles = (uvec3(sizes[0], sizes[1], sizes[2]) + uvec3(TILE_K, TILE_P, TILE_Q) - 1u)
-        / uvec3(TILE_K, TILE_P, TILE_Q);
+    uint lane_bits = K_BITS + P_BITS + Q_BITS - EACH_BITS, lanes = 1u << lane_bits;
+    uint lane = gl_LocalInvocationID.x & lanes - 1u;
+    uint tile = group_index() * (gl_WorkGroupSize.x >> lane_bits) + (gl_LocalInvocationID.x >> lane_bits);
+    uvec3 bits = uvec3(K_BITS, P_BITS, Q_BITS);
+    uvec3 tiles = uvec3(sizes[0], sizes[1], sizes[2]) + (uvec3(1u) << bits) - 1u >> bits;
     uint rest = tile / tiles.x;
-    uvec3 first = uvec3(tile - rest * tiles.x, rest % tiles.y, rest / tiles.y % tiles.z)
-        * uvec3(TILE_K, TILE_P, TILE_Q);
+    uvec3 first = uvec3(tile - rest * tiles.x, rest % tiles.y, rest / tiles.y % tiles.z) << bits;
     uint plane = rest / (tiles.y * tiles.z);
     if (plane >= count) return;
     uvec2 at = part_offsets(plane);
@@ -34,8 +35,8 @@ void main() {
     uint to[EACH];
     bool there[EACH];
     [[unroll]] for (uint e = 0u; e < EACH; ++e) {
-        uint v = e * LANES + lane;
-        uvec3 kpq = first + uvec3(v % TILE_K, v / (TILE_K * TILE_Q), v / TILE_K % TILE_Q);
+        uint v = (e << lane_bits) + lane;
+        uvec3 kpq = first + uvec3(v & (1u << K_BITS) - 1u, v >> K_BITS + Q_BITS, v >> K_BITS & (1u << Q_BITS) - 1u);
         uvec3 last = uvec3(sizes[0], sizes[1], sizes[2]) - 1u;
         there[e] = all(lessThanEqual(kpq, last));
         // Beyond an edge the last vector is read again, because conditional loads do not overlap.

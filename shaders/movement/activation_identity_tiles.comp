@@ -5,29 +5,33 @@
 #extension GL_EXT_control_flow_attributes : require
 #include "include/grid.glsl"
 #include "include/vectors.glsl"
+#define MOST_RANK 6  // two of the dimensions or more are in a part
+#define PARTS_FIELDS uint tile_bits[3];
 #include "include/parts.glsl"
 #if defined(T_b8)
 #include "include/bytes.glsl"
 #endif
 
 // Copies elements as bits where P is contiguous in the input, and Q in the output.
-// A workgroup transposes TILE_P * TILE_Q elements of each of PLANES planes. An invocation reads a square
+// A workgroup transposes a tile, whose sides are powers of two, of each of several planes. An invocation reads a square
 // block, one vector along P at a time. It transposes the block in registers and stores it in shared
 // memory. From there, all invocations write vectors along Q. The sizes are those of P and Q, each with an
 // inner and an outer part. The strides are those of Q in the input, and of P in the output.
-layout(constant_id = 2) const uint TILE_P = 64u;
-layout(constant_id = 3) const uint TILE_Q = 64u;
-layout(constant_id = 4) const uint PLANES = 1u;
-layout(constant_id = 5) const uint VECTORS = 1024u;  // of all these tiles
+layout(constant_id = 2) const uint VECTORS = 1024u;  // of the tiles of all planes
 
 const uint SIDE = PER_VECTOR;  // of a block
-const uint P_BLOCKS = TILE_P / SIDE;
-const uint Q_BLOCKS = TILE_Q / SIDE;
+#define P_BITS tile_bits[0]
+#define Q_BITS tile_bits[1]
+#define TILE_P (SIDE << P_BITS)
+#define TILE_Q (SIDE << Q_BITS)
+#define P_BLOCKS (1u << P_BITS)
+#define Q_BLOCKS (1u << Q_BITS)
+#define PLANES (1u << tile_bits[2])
 shared uvec4 s_tile[VECTORS];
 
 // Vectors are permuted within a row of blocks, so that neighbours along P and Q use all banks.
 uint tile_index(uint row, uint q_block) {
-    return row * Q_BLOCKS + q_block ^ row / SIDE & 7u;
+    return (row << Q_BITS) + q_block ^ row / SIDE & 7u;
 }
 
 uint in_q(uint q) {
@@ -89,8 +93,8 @@ void transpose_block(uvec4 r[SIDE], out uvec4 c[SIDE]) {
 void main() {
     uint p_size = sizes[0] * sizes[1];
     uint q_size = sizes[2] * sizes[3];
-    uint p_tiles = (p_size + TILE_P - 1u) / TILE_P;
-    uint q_tiles = (q_size + TILE_Q - 1u) / TILE_Q;
+    uint p_tiles = (p_size + TILE_P - 1u) / SIDE >> P_BITS;
+    uint q_tiles = (q_size + TILE_Q - 1u) / SIDE >> Q_BITS;
     uint rest = group_index() / p_tiles;
     uint p_begin = (group_index() - rest * p_tiles) * TILE_P;
     uint first_plane = rest / q_tiles;
@@ -104,11 +108,11 @@ void main() {
         && p_begin + TILE_P <= p_size && q_begin + TILE_Q <= q_size;
 
     uint block = gl_LocalInvocationID.x;
-    uint plane = block / (P_BLOCKS * Q_BLOCKS);
+    uint plane = block >> P_BITS + Q_BITS;
     bool there = first_plane + plane < count;
     uvec2 at = part_offsets(first_plane + plane);
-    uint p_block = block % P_BLOCKS;
-    uint q_block = block / P_BLOCKS % Q_BLOCKS;
+    uint p_block = block & P_BLOCKS - 1u;
+    uint q_block = block >> P_BITS & Q_BLOCKS - 1u;
     uint p = p_begin + p_block * SIDE;
     uint q = q_begin + q_block * SIDE;
     uvec4 rows[SIDE];
@@ -134,14 +138,12 @@ void main() {
         s_tile[tile_index(plane * TILE_P + p_block * SIDE + e, q_block)] = columns[e];
     barrier();
 
-    q_block = block % Q_BLOCKS;
-    p_block = block / Q_BLOCKS % P_BLOCKS;
+    q_block = block & Q_BLOCKS - 1u;
+    p_block = block >> Q_BITS & P_BLOCKS - 1u;
     q = q_begin + q_block * SIDE;
     // Memory writes at least two vectors at once. So where a row of the tile is one vector, neighbouring
     // invocations write consecutive rows.
-    bool blockwise = false;
-    if (Q_BLOCKS > 1u) blockwise = plain;
-    if (blockwise) {
+    if (plain && Q_BITS > 0u) {
         uint to = at.y + q + out_p(p_begin + p_block * SIDE);
         [[unroll]] for (uint e = 0u; e < SIDE; ++e)
             y_vectors[(to + e * out_strides[0]) / PER_VECTOR]

@@ -4,20 +4,19 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// SHARE invocations reduce one row, or WIDE rows that are neighbours in memory. A workgroup has as many rows
-// as fit. Long rows are split into parts, whose totals a second dispatch of the same shader reduces.
+// 1 << share_bits invocations reduce one row, or WIDE rows that are neighbours in memory. A workgroup has as
+// many rows as fit. Long rows are split into parts, whose totals a second dispatch of the same shader reduces.
 #define PARAMS_BINDING AFTER_TAIL(3)
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint RESULT_TYPE = 36u;
 layout(constant_id = 3) const uint FUNCTION = 10u;  // a DML_REDUCE_FUNCTION
-layout(constant_id = 4) const uint SHARE = 1u;  // a power of two
-layout(constant_id = 5) const bool ROWS_FIRST = false;  // neighbouring invocations take different rows
-layout(constant_id = 6) const bool CONTIGUOUS = false;  // rows are contiguous and read as vectors
-layout(constant_id = 7) const bool ONE_STRIDE = true;  // columns have one stride
-layout(constant_id = 8) const bool FROM_PARTS = false;
-layout(constant_id = 9) const bool TO_PARTS = false;
-layout(constant_id = 10) const bool LAST_WINS = false;  // among equal values, the last index
-layout(constant_id = 11) const uint WIDE = 1u;  // rows of an invocation: 1, or as many as a vector has elements
+layout(constant_id = 4) const bool ROWS_FIRST = false;  // neighbouring invocations take different rows
+layout(constant_id = 5) const bool CONTIGUOUS = false;  // rows are contiguous and read as vectors
+layout(constant_id = 6) const bool ONE_STRIDE = true;  // columns have one stride
+layout(constant_id = 7) const bool FROM_PARTS = false;
+layout(constant_id = 8) const bool TO_PARTS = false;
+layout(constant_id = 9) const bool LAST_WINS = false;  // among equal values, the last index
+layout(constant_id = 10) const uint WIDE = 1u;  // rows of an invocation: 1, or as many as a vector has elements
 #include "include/tailed.glsl"
 layout(push_constant) uniform Push {
     uint rows;  // counted in WIDE
@@ -27,6 +26,7 @@ layout(push_constant) uniform Push {
     uint column_stride;
     uint parts_to_read;
     uint columns_at;  // where the second walk's words begin
+    uint share_bits;
     uint x_offset;
     uint y_offset;
     uint totals_offset;
@@ -34,6 +34,7 @@ layout(push_constant) uniform Push {
     TAIL_FIELD
     uint params_offset;
 };
+#define SHARE (1u << share_bits)
 const uint AVERAGE = 2u, L1 = 3u, L2 = 4u, LOG_SUM = 5u, MULTIPLY = 9u, SUM_SQUARE = 11u;
 const bool OF_LEAST = FUNCTION == 1u || FUNCTION == 8u;  // ARGMIN, MIN
 #include "include/grid.glsl"
@@ -193,7 +194,7 @@ TOTAL combine(TOTAL a, TOTAL b) { return is_before(b, a) ? b : a; }
 // as MAX finds it, and kept with the index of the chunk's first column. At the end the element's own index is
 // looked for in the chunk that won.
 #if defined(CHUNKS)
-layout(constant_id = 12) const uint CHUNK = 8u;
+layout(constant_id = 11) const uint CHUNK = 8u;
 #else
 const uint CHUNK = 1u;
 #endif
@@ -349,8 +350,6 @@ void take_columns(inout TOTAL total[WIDE], uvec4 vectors[8], uint column) {
     }
 }
 
-const uint OWN_ROWS = (WIDE + SHARE - 1u) / SHARE;
-
 // The element of a chunk that has its rank.
 TOTAL element_in(TOTAL chunk, uint row) {
     if (chunk.z >= columns) return chunk;
@@ -383,10 +382,10 @@ void give(uint row, uint u, uint part, uint at[2], TOTAL total) {
 }
 
 void main() {
-    uint i = gl_LocalInvocationIndex, height = gl_WorkGroupSize.x / SHARE;
-    uint part = group_index() % parts;
-    uint row = group_index() / parts * height + (ROWS_FIRST ? i % height : i / SHARE);
-    uint share = ROWS_FIRST ? i / height : i % SHARE;
+    uint i = gl_LocalInvocationIndex, height = gl_WorkGroupSize.x >> share_bits;
+    uint part = group_index() % parts, height_bits = findLSB(gl_WorkGroupSize.x) - share_bits;
+    uint row = group_index() / parts * height + (ROWS_FIRST ? i & height - 1u : i >> share_bits);
+    uint share = ROWS_FIRST ? i >> height_bits : i & SHARE - 1u;
     uint[2] at = walk_rows(0u, min(row, rows - 1u) * WIDE);
     uint x_row = x_offset + at[0];
     TOTAL total[WIDE];
@@ -420,9 +419,6 @@ void main() {
         else
             total[0] = of_elements(x_row, share, from, to);
     }
-#if defined(CHUNKS)
-    TOTAL own_total[OWN_ROWS];
-#endif
     [[unroll]] for (uint u = 0u; u < WIDE; ++u) {
         if (u > 0u) barrier();
         s_totals[i] = total[u];
@@ -433,9 +429,8 @@ void main() {
         }
 #if defined(CHUNKS)
         if (CHUNK > 1u) {
-            // Which element it was is looked up for several rows at once, each by another invocation.
             if (SHARE > 1u) barrier();
-            if (share == u % SHARE) own_total[u / SHARE] = s_totals[ROWS_FIRST ? i % height : i - share];
+            total[u] = s_totals[ROWS_FIRST ? i & height - 1u : i - share];
             continue;
         }
 #endif
@@ -443,9 +438,12 @@ void main() {
     }
 #if defined(CHUNKS)
     if (CHUNK == 1u || row >= rows) return;
-    [[unroll]] for (uint n = 0u; n < OWN_ROWS; ++n) {
-        uint u = share + n * SHARE;
-        if (u < WIDE) give(row, u, part, at, element_in(own_total[n], x_row + u));
+    // Which element it was is looked up for several rows at once, each by another invocation.
+    for (uint u = share; u < WIDE; u += SHARE) {
+        TOTAL own = total[0];
+        [[unroll]] for (uint other = 1u; other < WIDE; ++other)
+            if (other == u) own = total[other];
+        give(row, u, part, at, element_in(own, x_row + u));
     }
 #endif
 }

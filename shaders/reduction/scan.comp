@@ -3,7 +3,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// SHARE invocations scan one row, tile after tile. A workgroup has as many rows as fit. In each tile,
+// 1 << share_bits invocations scan one row, tile after tile. A workgroup has as many rows as fit. In each tile,
 // an invocation has STRIPES units of WIDTH neighbouring elements, SHARE units apart. Long rows are
 // split into parts: one dispatch stores the totals of parts, another continues from the totals of
 // earlier parts.
@@ -13,15 +13,14 @@ layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool PRODUCT = false;
 layout(constant_id = 3) const bool EXCLUSIVE = false;
 layout(constant_id = 4) const bool BACKWARDS = false;
-layout(constant_id = 5) const uint SHARE = 1u;  // a power of two
-layout(constant_id = 6) const bool ROWS_FIRST = false;  // neighbouring invocations take different rows
-layout(constant_id = 7) const bool VECTORS = false;  // a unit is a vector
-layout(constant_id = 8) const uint WIDTH = 1u;
-layout(constant_id = 9) const bool TO_TOTALS = false;
-layout(constant_id = 10) const bool FROM_TOTALS = false;
-layout(constant_id = 11) const bool AHEAD = false;  // a tile is read while the one before is scanned
-layout(constant_id = 12) const uint COMBINED = 2u;  // units that a step combines
-layout(constant_id = 13) const uint STRIPES = 4u;
+layout(constant_id = 5) const bool ROWS_FIRST = false;  // neighbouring invocations take different rows
+layout(constant_id = 6) const bool VECTORS = false;  // a unit is a vector
+layout(constant_id = 7) const uint WIDTH = 1u;
+layout(constant_id = 8) const bool TO_TOTALS = false;
+layout(constant_id = 9) const bool FROM_TOTALS = false;
+layout(constant_id = 10) const bool AHEAD = false;  // a tile is read while the one before is scanned
+layout(constant_id = 11) const uint COMBINED = 2u;  // units that a step combines
+layout(constant_id = 12) const uint STRIPES = 4u;
 layout(push_constant) uniform Push {
     uint rows;
     uint columns;
@@ -29,11 +28,13 @@ layout(push_constant) uniform Push {
     uint part_columns;  // columns of a part: whole tiles
     uint x_stride;
     uint y_stride;
+    uint share_bits;
     uint x_offset;
     uint y_offset;
     uint totals_offset;
     uint params_offset;
 };
+#define SHARE (1u << share_bits)
 #include "include/grid.glsl"
 #include "include/walk.glsl"
 #include "include/carries.glsl"
@@ -81,18 +82,19 @@ uint total_at(uint row, uint part) {
 }
 
 void main() {
-    uint i = gl_LocalInvocationIndex, size = gl_WorkGroupSize.x, height = size / SHARE;
+    uint i = gl_LocalInvocationIndex, size = gl_WorkGroupSize.x, height = size >> share_bits;
+    uint height_bits = findLSB(gl_WorkGroupSize.x) - share_bits;
     uint part = group_index() % parts;
     if (FROM_TOTALS) part = parts - 1u - part;  // a cache may still hold what was read last
-    uint row = group_index() / parts * height + (ROWS_FIRST ? i % height : i / SHARE);
-    uint share = ROWS_FIRST ? i / height : i % SHARE;
+    uint row = group_index() / parts * height + (ROWS_FIRST ? i & height - 1u : i >> share_bits);
+    uint share = ROWS_FIRST ? i >> height_bits : i & SHARE - 1u;
     uint step = ROWS_FIRST ? height : 1u;  // between neighbouring invocations of a row
     uint last = i + (SHARE - 1u - share) * step;
     bool inside = row < rows;
     uint[2] at = walk_rows(0u, min(row, rows - 1u));
     uint x_row = x_offset + at[0], y_row = y_offset + at[1];
     uint from = part * part_columns, to = min(columns, from + part_columns);
-    const uint tile = SHARE * STRIPES * WIDTH;
+    uint tile = SHARE * STRIPES * WIDTH;
 
     CARRY carry = NO_CARRY;
     if (FROM_TOTALS) {
@@ -162,7 +164,7 @@ void main() {
             [[unroll]] for (uint s = 0u; s < STRIPES; ++s) carry = carried(carry, carry_of(unit[s]));
             continue;
         }
-        [[unroll]] for (uint reach = 1u; reach < SHARE; reach *= COMBINED) {
+        for (uint reach = 1u; reach < SHARE; reach *= COMBINED) {
             [[unroll]] for (uint s = 0u; s < STRIPES; ++s) s_units[half_tile + s * size + i] = unit[s];
             barrier();
             [[unroll]] for (uint n = 1u; n < COMBINED; ++n)

@@ -252,10 +252,7 @@ _UNTYPED = (*_LEGACY, "GroupNormalization", "SimplifiedLayerNormalization", "Swi
 _FEW = 6
 """The most values that a specialization constant takes for all sizes."""
 _LATE = {
-    "ArgMax": 1, "ArgMin": 1,  # one invocation, 16 or all share a row, of three kernels
-    "CumSum": 1, "CumProd": 1,  # one invocation or eight share a row
-    "DepthToSpace": 1, "LinearAttention": 3,  # tiles of a copy: powers of two
-    "Gemm": 2, "MatMul": 3,  # whether each of A, B and Y has whole vectors, and K whole tiles
+    "Gemm": 2, "MatMul": 3, "LinearAttention": 1,  # whether A, B and Y have whole vectors
     "Resize": 6,  # cubic: two products
 }
 """Pipelines that come after the fourth size, of kernels that tell more sizes apart than the first
