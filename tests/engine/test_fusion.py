@@ -109,6 +109,20 @@ EXACT: dict[str, tuple[list[Any], dict[str, np.ndarray], dict[str, Any], list[st
     "no parts that are read elsewhere": (
         [node("Neg", "x", "p"), node("Concat", "p p", "c", axis=0), node("Softmax", "c", "y")],
         X, {}, ["ELEMENT_WISE_NEGATE", "JOIN", "ACTIVATION_SOFTMAX1"]),
+    "parts of several joined tensors that begin alike": (
+        [node("Neg", "x", "p"), node("Exp", "x", "q"), node("Concat", "p q", "c", axis=2),
+         node("Tanh", "c", "r"), node("Concat", "p q r", "d", axis=2), node("Softmax", "d", "y")],
+        X, {}, ["ELEMENT_WISE_NEGATE", "ELEMENT_WISE_EXP", "ACTIVATION_TANH",
+                "ACTIVATION_SOFTMAX1"]),
+    "a part that is there is copied once for all of them": (
+        [node("Exp", "x", "q"), node("Concat", "x q", "c", axis=2), node("Tanh", "c", "r"),
+         node("Concat", "x q r", "d", axis=2), node("Softmax", "d", "y")],
+        X, {}, ["ELEMENT_WISE_EXP", "ELEMENT_WISE_IDENTITY", "ACTIVATION_TANH",
+                "ACTIVATION_SOFTMAX1"]),
+    "no copies for two that begin alike": (
+        [node("Concat", "x x", "c", axis=2), node("Tanh", "c", "r"),
+         node("Concat", "x x r", "d", axis=2), node("Softmax", "d", "y")],
+        X, {}, ["JOIN", "ACTIVATION_TANH", "JOIN", "ACTIVATION_SOFTMAX1"]),
     "what only graphs fuse": (
         [node("Conv", "x w", "p"), node("HardSwish", "p", "y")], IMAGE, FILTER, ["CONVOLUTION"]),
     "a product writes to where it would be copied": (
@@ -508,6 +522,25 @@ def test_a_group_normalization_keeps_its_own_scale(monkeypatch: pytest.MonkeyPat
             monkeypatch, nodes, {"x": _numbers(2, 6, 5, 7)}, constants, ["y"])
         assert len(fused[0]) == 2
         np.testing.assert_allclose(fused[1][0], plain[1][0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_dense_blocks_join_nothing(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A convolution reads all results before it where they were written, and writes its own beside
+    them. Only what is read elsewhere, too, is copied there, once."""
+    monkeypatch.setattr(DeviceTraits, "multiplies", lambda *shape: True)
+    nodes = [node("Conv", "x w", "a", pads=[1] * 4), node("Conv", "a w0", "b", pads=[1] * 4),
+             node("Concat", "a b", "c", axis=1), node("Conv", "c w1", "d", pads=[1] * 4),
+             node("Concat", "a b d", "e", axis=1), node("Conv", "e w2", "f", pads=[1] * 4),
+             node("Concat", "a b d f", "h", axis=1), node("Conv", "h w3", "i", pads=[1] * 4),
+             node("Sub", "i a", "y")]
+    constants = {"w": _numbers(8, 3, 3, 3) / 4, "w3": _numbers(8, 20, 3, 3) / 8, **{
+        f"w{i}": _numbers(4, 8 + 4 * i, 3, 3) / 8 for i in range(3)}}
+    fused, plain = _both(monkeypatch, nodes, IMAGE, constants, ["y"], dtype)
+    assert fused[0].count("CONVOLUTION") == 5 and "JOIN" not in fused[0]
+    assert fused[0].count("ELEMENT_WISE_IDENTITY") == 1 + (dtype == np.float16)
+    np.testing.assert_allclose(fused[1][0], plain[1][0], rtol=0,
+                               atol=2e-2 if dtype == np.float16 else 1e-5)
 
 
 def test_convolutions_along_a_line_hand_on_channels_side_by_side(

@@ -2,38 +2,109 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 from ...desc import MINIMUM_ALIGNMENT, TensorDesc
 from ...layout import rewalked
 from ..array import described
 from ..memory import Storage
-from ..node import Node, Nodes, changed, class_of, is_transposed, moved, output_of, takes_strides
+from ..node import (
+    Node,
+    Nodes,
+    Reading,
+    alike,
+    changed,
+    class_of,
+    is_transposed,
+    moved,
+    output_of,
+    takes_strides,
+)
 from ..rewrite import rewrite
 
 
-@rewrite("concat_in_place", "parts of a joined tensor are written in place", 170)
+@rewrite("concat_in_place",
+         "parts of a joined tensor are written in place, also if other joined tensors begin with "
+         "them", 170)
 def concat_in_place(g: Nodes) -> None:
-    for join in g:
-        if join.name != "JOIN":
+    # The longest of those that begin alike comes last.
+    for join in reversed([node for node in g if node.name == "JOIN"]):
+        if not g.has(join):
             continue
         parts = list(join.slots("input"))
         if g.folds and all(_is_made_once(g, join, slot) for slot, _ in parts):
             continue  # the whole is a constant, and a part of a tensor is none
-        replaced = [_in_place(g, join, slot, at) for (slot, _), at in zip(parts, _begins(join))]
-        left = [i for i, new in enumerate(replaced) if new is None]
-        if len(left) > 1 or len(left) == len(parts):
-            continue
-        for (slot, _), new in zip(parts, replaced):
-            if new is not None and (maker := g.maker(join, slot)) is not None:
-                g.replace([maker], new)
-        if left:
-            slot, storage = parts[left[0]]
-            y, into = _part(join, slot, _begins(join)[left[0]])
+        family = [*_beginnings(g, join), join]
+        if not _join_in_place(g, family) and len(family) > 1:
+            _join_in_place(g, [join])
+
+
+def _beginnings(g: Nodes, join: Node) -> list[Node]:
+    """The joined tensors before ``join`` with which it begins, the shortest first."""
+    slot, storage = next(join.slots("input"))
+    found = {node for node, _ in g.readers(storage) if node.name == "JOIN" and node is not join
+             and g.place(node) < g.place(join) and _begins_with(join, node)}
+    return sorted(found, key=lambda node: (len(node.desc.input_tensors), g.place(node)))
+
+
+def _begins_with(join: Node, other: Node) -> bool:
+    parts, others = list(join.slots("input")), list(other.slots("input"))
+    return join.desc.axis == other.desc.axis and len(others) < len(parts) and all(
+        (a.root, a.begin) == (b.root, b.begin) and alike(join.tensor(slot), other.tensor(slot))
+        for (slot, a), (_, b) in zip(parts, others))
+
+
+def _join_in_place(g: Nodes, family: Sequence[Node]) -> bool:
+    """Let makers write parts of the last one of a family, which begins with the others. Those that
+    cannot are copied: one in the place of each node, and fewer than there were nodes. Returns
+    whether that is possible."""
+    *shorter, join = family
+    slots = [slot for slot, _ in join.slots("input")]
+    begins = _begins(join)
+    left = [i for i, slot in enumerate(slots)
+            if _in_place(g, join, slot, begins[i], family) is None]
+    ends = [len(node.desc.input_tensors) for node in family]
+    copied = {node: [i for i in left if begin <= i < end]
+              for node, begin, end in zip(family, [0, *ends], ends)}
+    views = [_seen_in(g, node, join) for node in shorter]
+    most = len(family) if shorter else len(slots)
+    if any(len(indices) > 1 for indices in copied.values()) or len(left) >= most or None in views:
+        return False
+    g.reread(reading for readings in views for reading in readings or ())
+    for i, slot in enumerate(slots):
+        maker = g.maker(join, slot)
+        if i not in left and maker is not None:
+            new = _in_place(g, join, slot, begins[i], family)
+            assert new is not None
+            g.replace([maker], new)
+    for node, indices in copied.items():
+        if indices:
+            slot = slots[indices[0]]
+            y, into = _part(join, slot, begins[indices[0]])
             copy = class_of("ELEMENT_WISE_IDENTITY")(
                 input_tensor=join.tensor(slot), output_tensor=y, scale_bias=None)
-            g.replace([join], Node(copy, {"input_tensor": storage, "output_tensor": into},
-                                    join.label))
+            g.replace([node], Node(copy, {
+                "input_tensor": join.storages[slot], "output_tensor": into}, node.label))
         else:
-            g.remove(join)
+            g.remove(node)
+    return True
+
+
+def _seen_in(g: Nodes, node: Node, join: Node) -> list[Reading] | None:
+    """The readers of a joined tensor, which shall read the beginning of a longer one; None where
+    one of them cannot."""
+    y, storage, whole = output_of(node), node.storages["output_tensor"], output_of(join)
+    if not g.is_whole(storage) or y.data_type is not whole.data_type:
+        return None
+    readings: list[Reading] = []
+    for user, slot in g.readers(storage):
+        seen = user.tensor(slot)
+        strides = rewalked(y.sizes, y.strides, whole.strides, seen.sizes, seen.strides)
+        if strides is None or user.storages[slot].begin or "[" in slot:
+            return None
+        readings.append((user, slot, join.storages["output_tensor"],
+                         moved(seen, seen.sizes, strides)))
+    return readings
 
 
 def _is_made_once(g: Nodes, node: Node, slot: str) -> bool:
@@ -63,10 +134,16 @@ def _part(join: Node, slot: str, begin: int) -> tuple[TensorDesc, Storage]:
         storage.part(begin) if begin else storage)
 
 
-def _in_place(g: Nodes, join: Node, slot: str, begin: int) -> Node | None:
-    """The operator of a part, with its output inside the joined tensor; None where it cannot."""
+def _in_place(
+    g: Nodes, join: Node, slot: str, begin: int, family: Collection[Node]
+) -> Node | None:
+    """The operator of a part, with its output inside the joined tensor; None where it cannot.
+    Only the ``family`` may read the part, each in one slot."""
     maker = g.maker(join, slot)
-    if maker is None or g.only_user(maker) != (join, slot) or not takes_strides(maker):
+    if maker is None or not takes_strides(maker) or not g.is_whole(join.storages[slot]):
+        return None
+    users = [user for user, _ in g.users(maker)]
+    if len({*users}) < len(users) or not {*users} <= {*family}:
         return None
     field, _ = next(maker.slots("output"))
     target, seen = maker.tensor(field), join.tensor(slot)
