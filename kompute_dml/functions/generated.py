@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .. import spec
 from ..dtypes import DataType
 from ..errors import expect, integers, whole
-from ..operators.base import KEEPS_SIZES, Definition, Output, described
+from ..operators.base import KEEPS_SIZES, Definition, Each, Output, described
 from ..spec import Field
 from ..tensors import Tensor
 from .broadcasting import Arguments, argument
@@ -29,7 +29,8 @@ def make_function(definition: Definition) -> Callable[..., Any]:
     """The function of an operator: inputs, then attributes as keywords, then ``out``.
 
     Counts of arrays follow from the arrays. An optional output is made if its keyword is true.
-    Operators with several outputs give a tuple.
+    Operators with several outputs give a tuple. Where inputs do not tell the output's sizes,
+    ``output_sizes`` does, by default those of ``out``. Then its type is the first input's.
     """
     entry, name, defaults = definition.spec, definition.function_name, definition.defaults
     inputs, outputs = entry.inputs, entry.outputs
@@ -44,12 +45,23 @@ def make_function(definition: Definition) -> Callable[..., Any]:
               default=None if f.optional else place.empty)
         for f in sorted(inputs, key=lambda f: f.optional)
     ]
+    of_each = {f: default for f, default in defaults.items() if isinstance(default, Each)}
     for f in attributes:
         default = defaults.get(f.snake, None if f.optional else place.empty)
-        parameters.append(place(f.snake, place.KEYWORD_ONLY, default=default))
+        annotation: Any = place.empty
+        if isinstance(default, Each):
+            annotation = "Sequence[{0}] | {0}{1}".format(
+                "float" if f.type == "FLOAT_ARRAY" else "int",
+                "" if default.value is None else " | None")
+            default = place.empty if default.value is None else None
+        parameters.append(
+            place(f.snake, place.KEYWORD_ONLY, default=default, annotation=annotation))
     if "data_type" in defaults:
         parameters.append(place("data_type", place.KEYWORD_ONLY, default=defaults["data_type"]))
     parameters += [place(argument(f.snake), place.KEYWORD_ONLY, default=False) for f in wanted]
+    if definition.infer is None:
+        parameters.append(place("output_sizes", place.KEYWORD_ONLY, default=None,
+                                annotation="Sequence[int] | None"))
     parameters.append(place("out", place.KEYWORD_ONLY, default=None))
     signature = inspect.Signature(parameters)
     arguments = Arguments(name, signature)
@@ -57,7 +69,9 @@ def make_function(definition: Definition) -> Callable[..., Any]:
     def call(*args: object, **kwargs: object) -> Any:
         values = arguments.bind(args, kwargs)
         out = values.pop("out")
-        data_type = values.pop("data_type", None)
+        sizes, data_type = values.pop("output_sizes", None), values.pop("data_type", None)
+        if data_type is None:
+            data_type = defaults.get("data_type")
         chosen = data_type is not defaults.get("data_type")
         operands = {f.snake: values.pop(argument(f.snake)) for f in inputs}
         asked = {f.snake for f in wanted if values.pop(argument(f.snake))}
@@ -65,7 +79,9 @@ def make_function(definition: Definition) -> Callable[..., Any]:
         outs = _outs(name, out, made_fields)
         device = device_of(*_flat(operands.values()), *_flat(outs.values()))
         tensors: dict[str, Any] = _tensors(name, device, inputs, operands)
-        values = {k: _normalized(name, k, v, tensors) for k, v in values.items()}
+        first: Any = next(iter(_flat(tensors.values())), None)
+        values = {k: _normalized(name, k, v, first) for k, v in values.items()}
+        values |= {k: each.numbers(values[k], first.ndim) for k, each in of_each.items()}
         if type_field is not None:
             values[type_field] = DataType.of(data_type)
         descs = {f: _descs(t) for f, t in tensors.items()}
@@ -73,9 +89,9 @@ def make_function(definition: Definition) -> Callable[..., Any]:
         known = absent | {f: t.desc for f, t in outs.items() if isinstance(t, Tensor)}
         partial = definition.desc_class(**descs, **known, **values)
         definition.check_fields(partial, ("input", "attribute"))
-        assert definition.infer is not None  # a test checks it: others are written by hand
-        inferred = _shaped(
-            name, definition.infer(partial), tensors, definition.infer in KEEPS_SIZES)
+        inferred = {outputs[0].snake: Output(_chosen(name, sizes, out), first.data_type)} if (
+            definition.infer is None) else _shaped(
+                name, definition.infer(partial), tensors, definition.infer in KEEPS_SIZES)
         results: dict[str, Any] = dict(absent)
         for f in made_fields:
             out_here = outs[f.snake]
@@ -145,10 +161,18 @@ def _shaped(name: str, outputs: Any, tensors: Mapping[str, Any], keeps_sizes: bo
     return outputs
 
 
-def _normalized(name: str, field: str, value: object, tensors: Mapping[str, object]) -> Any:
+def _chosen(name: str, sizes: object, out: Tensor | None) -> tuple[int, ...]:
+    """The sizes that the caller chose, or those of ``out``."""
+    if sizes is None and out is not None:
+        return out.sizes
+    expect(sizes is not None, name, "output_sizes", "be given", None)
+    return tuple(integers(name, "output_sizes", sizes))
+
+
+def _normalized(name: str, field: str, value: object, first: Tensor) -> Any:
     """An attribute as the structure takes it: axes from the front, arrays as tuples."""
     if field in _AXES and value is not None:
-        rank = _flat(tensors.values())[0].ndim
+        rank = first.ndim
         if field == "axis":
             axis = whole(name, field, value)
             return axis + rank if -rank <= axis < 0 else axis
@@ -177,6 +201,14 @@ def _made(
     return output(device, out, name, inferred.sizes, kind)
 
 
+def _of_each(default: object) -> str:
+    """What a docstring adds to an attribute with a number for each dimension."""
+    if not isinstance(default, Each):
+        return ""
+    return ", or one number for all" + (
+        "" if default.value is None else f", by default {default.value}")
+
+
 def _docstring(
     definition: Definition, attributes: list[Field], wanted: list[Field], chooses: bool
 ) -> str:
@@ -190,11 +222,14 @@ def _docstring(
             f"    {argument(f.snake)}: {'tensors of ' if f.is_array else ''}{low} to {high} "
             "dimensions, any strides, " + " ".join(map(str, tables[f.name].data_types))
             + (", optional" if f.optional else ""))
-    lines += [f"    {f.snake}: {described(f)}" for f in attributes]
+    lines += [f"    {f.snake}: {described(f)}{_of_each(definition.defaults.get(f.snake))}"
+              for f in attributes]
     if chooses:
         types = " ".join(map(str, tables[entry.outputs[0].name].data_types))
         lines.append(f"    data_type: of the result, {types}")
     lines += [f"    {argument(f.snake)}: whether {f.name} is made, too" for f in wanted]
+    if definition.infer is None:
+        lines.append("    output_sizes: of the result, by default those of ``out``")
     several = len(entry.outputs) > 1
     lines += [
         "",

@@ -529,6 +529,22 @@ KEEPS_SIZES: set[Infer] = set()
 """Those by :func:`like`, which say what a tensor without elements gives."""
 
 
+class Each(NamedTuple):
+    """The default of an attribute with a number for each dimension. One number stands for all."""
+
+    value: float | None = None
+    """None where the caller must give it."""
+    outer: int = 0
+    """Dimensions in front that have none."""
+
+    def numbers(self, given: Any, rank: int) -> Any:
+        """``given``, or the default, for so many dimensions."""
+        value = self.value if given is None else given
+        if isinstance(value, np.generic):
+            value = value.item()
+        return (value,) * max(rank - self.outer, 0) if _is_number(value) else value
+
+
 _definitions: dict[str, Definition] = {}
 _seen_definitions = MappingProxyType(_definitions)
 _by_class: dict[type, Definition] = {}

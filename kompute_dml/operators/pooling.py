@@ -20,7 +20,7 @@ from ..lowering.plan import UNUSED, Operand
 from ..lowering.planes import Images, block_strides
 from ..runtime.traits import DeviceTraits
 from . import pooling_means
-from .base import OperatorDesc, Output, operator
+from .base import Each, OperatorDesc, Output, operator
 from .reduce import lower as lower_reduction
 
 WINDOWS = ("pooling", "pooling_wide")
@@ -470,11 +470,13 @@ def _pooling(name: str, op: str, **more: object) -> Any:
     def build(d: OperatorDesc, p: PlanBuilder) -> None:
         _pool(op, d, p)
 
-    defaults: dict[str, Any] = dict(strides=None, start_padding=None, end_padding=None)
+    ones, zeros = Each(1, outer=2), Each(0, outer=2)
+    defaults: dict[str, Any] = dict(
+        window_size=Each(outer=2), strides=ones, start_padding=zeros, end_padding=zeros)
     if (name.endswith(("POOLING1", "POOLING2")) and name != "MAX_POOLING1") or op == "quantized":
-        defaults["dilations"] = None
+        defaults["dilations"] = ones
     if name in ("MAX_POOLING1", "MAX_POOLING2"):
-        defaults["data_type"] = None  # of the indices
+        defaults["data_type"] = "uint32"  # of the indices
     shaders = {
         "average": (*WINDOWS, "pooling_planes", _OF_HALVES, pooling_means.SHADER, "reduction"),
         "max": (*WINDOWS, "pooling_planes", _OF_HALVES)}.get(op, WINDOWS)
@@ -490,4 +492,4 @@ MaxPooling1OperatorDesc = _pooling("MAX_POOLING1", "max")
 MaxPooling2OperatorDesc = _pooling("MAX_POOLING2", "max")
 QuantizedLinearAveragePoolingOperatorDesc = _pooling(
     "QUANTIZED_LINEAR_AVERAGE_POOLING", "quantized", check=_check_quantized, include_padding=0,
-    data_type=None)
+    data_type="uint8")

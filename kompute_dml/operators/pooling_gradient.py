@@ -370,7 +370,7 @@ def _pooling(p: PlanBuilder, d: OperatorDesc, maximum: bool) -> None:
 
 
 @operator("AVERAGE_POOLING_GRAD", shaders=("pooling_grad", "pooling_grad_planes"),
-          check=_check_pooling)
+          check=_check_pooling, include_padding=0)
 def AveragePoolingGradOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     _pooling(p, d, False)
 

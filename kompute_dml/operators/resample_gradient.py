@@ -3,11 +3,11 @@ this operator's own tensors. Its input is RESAMPLE's output."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..attributes import InterpolationMode
+from ..attributes import AxisDirection, InterpolationMode
 from ..dtypes import DataType
 from ..errors import expect
 from ..layout import Ints, begin_with_vectors, product
@@ -18,7 +18,7 @@ from ..lowering.kernel import Kernel, choose
 from ..lowering.neighbours import Neighbours
 from ..lowering.planes import General, Images, Planes, block_strides
 from ..runtime.traits import DeviceTraits
-from .base import OperatorDesc, operator
+from .base import Each, OperatorDesc, operator
 from .gradients import refuse_long_sums
 from .resample import check_scales, four, rounding_of
 
@@ -240,7 +240,11 @@ def _lower(d: OperatorDesc, p: PlanBuilder) -> None:
     choose(KERNELS, problem, p).lower(problem, p)
 
 
-ResampleGradOperatorDesc = operator(
-    "RESAMPLE_GRAD", shaders=("resample_grad", "resample_grad_planes"), check=_check)(_lower)
+_COMMON: dict[str, Any] = dict(
+    shaders=("resample_grad", "resample_grad_planes"), check=_check,
+    interpolation_mode=InterpolationMode.LINEAR, input_pixel_offsets=Each(-0.5),
+    output_pixel_offsets=Each(0.5))
+
+ResampleGradOperatorDesc = operator("RESAMPLE_GRAD", **_COMMON)(_lower)
 ResampleGrad1OperatorDesc = operator(
-    "RESAMPLE_GRAD1", shaders=("resample_grad", "resample_grad_planes"), check=_check)(_lower)
+    "RESAMPLE_GRAD1", rounding_direction=AxisDirection.DECREASING, **_COMMON)(_lower)
