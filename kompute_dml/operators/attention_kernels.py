@@ -89,8 +89,29 @@ class Attention:
     def work(self) -> str:
         """The tuning key."""
         h = self.h
-        return work_key(f"attention f{8 * self.itemsize}", self.rows, h.keys, h.head_size,
+        return work_key(f"attention f{8 * self.itemsize}", self.rows, self.reach, h.head_size,
                         self.stacks)
+
+    @property
+    def window(self) -> int:
+        """The keys that a query sees at most, of which its own is the last; 0: all before it."""
+        return int(getattr(self.desc, "window", None) or 0)
+
+    @property
+    def reach(self) -> int:
+        """The keys that all queries together see at most."""
+        keys = self.h.keys
+        return min(keys, self.window + self.h.queries - 1) if self.window else keys
+
+    @property
+    def soft_cap(self) -> float:
+        """What scores stay below; 0: nothing."""
+        return float(getattr(self.desc, "soft_cap", None) or 0)
+
+    @property
+    def sinks(self) -> bool:
+        """Whether a score of no key takes its share, for each head."""
+        return getattr(self.desc, "sink_tensor", None) is not None
 
     @functools.cached_property
     def rows(self) -> int:
@@ -175,7 +196,7 @@ class Launch:
 
     def split(self, a: Attention, traits: DeviceTraits) -> tuple[int, int]:
         """The number of parts of the keys, enough to fill the device, and the keys of a part."""
-        tiles = -(-a.h.keys // self.keys)
+        tiles = -(-a.reach // self.keys)
         wanted = min(max(1, self.busy * traits.cores // (self.tiles * a.stacks)),
                      -(-tiles // self.least))
         span = min(-(-tiles // wanted), self.most)
@@ -199,7 +220,7 @@ class AttentionKernel(Kernel[Attention]):
         """Dispatch it, in parts of the keys where that fills the device."""
         h, desc, kernel = a.h, a.desc, self.launch(a, p.device)
         groups, (parts, span) = kernel.tiles * a.stacks, kernel.split(a, p.device)
-        split = not kernel.finishes and (parts > 1 or kernel.makes_parts)
+        split = not kernel.finishes and (parts > 1 or kernel.makes_parts or a.sinks)
         rows = h.batches * h.heads * h.queries
         to = p.write("output_tensor")
         more: dict[str, Any] = {}
@@ -214,7 +235,8 @@ class AttentionKernel(Kernel[Attention]):
         by = (*(x.strides for x in a.lines), a.y_strides)
         variant = p.library.get(*self.shader(a).split("."))
         spec = {"TYPE": a.type.code, "RELATIVE": bias is not None, "MASK": int(desc.mask_type),
-                "CAUSAL": h.lengths is not None, "SPLIT": split, **kernel.spec}
+                "CAUSAL": h.lengths is not None, "SPLIT": split, "WINDOW": a.window,
+                "SOFT_CAP": float_bits(a.soft_cap), **kernel.spec}
         p.dispatch(
             variant, groups * parts,
             q=a.query.operand, k=a.key.operand, v=a.value.operand, mask=p.read("mask_tensor"),
@@ -234,10 +256,13 @@ class AttentionKernel(Kernel[Attention]):
             walk, each = Walk(sizes, a.y_strides), 4 if h.value_size % 4 == 0 else 1
             p.dispatch(
                 "attention_combine", -(-walk.count // (each * local_size)),
-                records=to.reading(), y=p.write("output_tensor"), params=walk.words,
+                records=to.reading(), y=p.write("output_tensor"),
+                sink=p.read("sink_tensor") if a.sinks else UNUSED, params=walk.words,
                 push={"count": walk.count, "value_size": h.value_size,
-                      "parts": parts * kernel.shares, "y_step": a.y_strides[3]},
-                spec={"LOCAL_SIZE": local_size, "TYPE": a.type.code, "FOURS": each == 4})
+                      "parts": parts * kernel.shares, "y_step": a.y_strides[3],
+                      "queries": h.queries, "heads": h.heads},
+                spec={"LOCAL_SIZE": local_size, "TYPE": a.type.code, "FOURS": each == 4,
+                      "SINK": a.sinks})
 
 
 # Any attention, in float32
@@ -304,11 +329,11 @@ class _Blocks(AttentionKernel):
             f"values have {a.h.value_size} elements")
 
     def estimate(self, a: Attention, traits: DeviceTraits) -> float:
-        h, launch = a.h, self.launch(a, traits)
+        launch = self.launch(a, traits)
         # CPUs compile large blocks slowly. Few workgroups of them leave cores idle.
-        fills = launch.tiles * a.stacks * -(-h.keys // (self.keys * launch.least)) >= traits.cores
+        fills = launch.tiles * a.stacks * -(-a.reach // (self.keys * launch.least)) >= traits.cores
         rank = 200 if fills and not traits.is_cpu else 202
-        many = a.rows > 64 and h.keys >= _MANY_KEYS and -(-a.rows // 64) * a.stacks < (
+        many = a.rows > 64 and a.reach >= _MANY_KEYS and -(-a.rows // 64) * a.stacks < (
             _SMALL_BLOCKS_AT_ONCE * traits.cores)
         return rank + (0.75 if self.is_small else 0.5 if many == (self.rows == 64) else 0.25)
 
@@ -517,11 +542,11 @@ class _Tile(_OfHalves):
             -(-a.rows // self.rows), self.keys,
             {"LOCAL_SIZE": 32 * self.subgroups, "SUBGROUPS": self.subgroups, "KEYS": self.keys,
              "FRAGMENTS": self.fragments, "HEAD_SIZE": sizes[0], "VALUE_SIZE": sizes[1],
-             "BY_KEY": a.adds, "BY_ROW": a.by_row, "VECTORS": a.stores_vectors(8),
-             "SAME_PLACES": same, "WHOLE": h.queries % 16 == 0, "SPLIT_KEYS": self.split_keys,
-             "AHEAD": self.ahead(a),
+             "BY_KEY": a.adds or bool(a.soft_cap), "BY_ROW": a.by_row,
+             "VECTORS": a.stores_vectors(8), "SAME_PLACES": same, "WHOLE": h.queries % 16 == 0,
+             "SPLIT_KEYS": self.split_keys, "AHEAD": self.ahead(a),
              "IDLE": not self.split_keys and a.rows <= self.rows - own,
-             "RAGGED": h.keys % self.keys != 0},
+             "RAGGED": h.keys % self.keys != 0 or a.window > 0},
             least=2 if self.split_keys else max(2, _LEAST_KEYS // self.keys),
             makes_parts=self.split_keys,
             shares=self.subgroups if self.split_keys else 1,
@@ -581,8 +606,8 @@ class _Turns(_Tile):
     def refuses(self, a: Attention, traits: DeviceTraits) -> str | None:
         if not _SMALL_VALUES < a.longest <= 128:
             return f"heads have {a.longest} elements"
-        if a.adds or a.desc.scale <= 0:
-            return "there are masks, biases or a scale of 0"
+        if a.adds or a.soft_cap or a.desc.scale <= 0:
+            return "there are masks, biases, a soft cap or a scale of 0"
         if not traits.fragments_alike:
             return "nobody knows where elements of fragments lie"
         if a.h.lengths is not None and (a.h.queries % 16 or a.h.keys % _TURNS_KEYS):
@@ -600,7 +625,7 @@ class _SplitKeys(_Tile):
         return None if a.rows <= _MOST_ROWS else f"{a.rows} rows are more than {_MOST_ROWS}"
 
     def estimate(self, a: Attention, traits: DeviceTraits) -> float:
-        return (2 if a.h.keys >= _MANY_KEYS else 70) + self.subgroups / 8
+        return (2 if a.reach >= _MANY_KEYS else 70) + self.subgroups / 8
 
 
 class _FewKeys(_OfHalves):
@@ -651,6 +676,8 @@ class _Decode(_OfHalves):
             return "nobody knows where elements of fragments lie"
         if traits.max_bindings < _DECODING_BINDINGS:
             return f"it binds {_DECODING_BINDINGS} storage buffers"
+        if a.sinks:
+            return "it combines parts without a sink"
         if a.h.head_size % 32 or a.h.value_size % 64 or a.longest > 128:
             return "heads are not 32 to 128 elements, values not 64 or 128"
         return None

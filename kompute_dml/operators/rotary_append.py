@@ -94,6 +94,10 @@ and Sin are packed [position, pair]. Position ids are packed [batch, token]; wit
 follow the past. The output are the queries, packed. The first elements of a head are rotated."""
 
 AppendedAttentionDesc: Any = widened(
-    MultiheadAttention1OperatorDesc, Field("Appended", "attribute", "UINT", True))
-"""Attention whose past keys and values already hold the new ones, after as many rows as the lengths
-say."""
+    MultiheadAttention1OperatorDesc, Field("Appended", "attribute", "UINT", True),
+    Field("Window", "attribute", "UINT", True), Field("SoftCap", "attribute", "FLOAT", True),
+    Field("SinkTensor", "input", "TENSOR_DESC", True))
+"""Attention with past lengths. Appended: past keys and values already hold the new ones, after as
+many rows as the lengths say. Window: a query sees so many keys at most, of which its own is the
+last. SoftCap: scores s become SoftCap * tanh(s / SoftCap). Sink: packed [head], a score of no key,
+which takes its share. Without one of these, it is not so."""

@@ -104,11 +104,13 @@ void main() {
     uint q_at = q_offset + batch * q_by[0] + (head * group + q_row / queries) * q_by[1]
                 + q_row % queries * q_by[2];
 
-    uint own_span = keys_of_part(past, KEYS), begin = part * own_span, end = min(keys, begin + own_span);
+    uvec2 own = keys_of_part(past, part, KEYS);
+    uint begin = own.x, end = min(keys, begin + own.y);
     if (CAUSAL) {
         uint from = tile * ROWS, to = min(from + ROWS, rows) - 1u;
-        uint most = from / queries == to / queries ? to % queries : queries - 1u;
-        end = min(end, seen_from(past, most));
+        bool one_head = from / queries == to / queries;
+        begin = max(begin, seen_since(past, one_head ? from % queries : 0u));
+        end = min(end, seen_from(past, one_head ? to % queries : queries - 1u));
     }
 
     vec4 o[4u][COLUMN_QUADS];
@@ -154,13 +156,13 @@ void main() {
         [[unroll]] for (uint r = 0u; r < 4u; ++r) {
             [[unroll]] for (uint c = 0u; c < 4u; ++c) {
                 uint key = first + 4u * tx + c, safe = min(key, keys - 1u);
-                float score = s[r][c] * scale;
+                float score = capped(s[r][c] * scale);
                 if (RELATIVE) score += relative_float(added_at[r].x + safe * relative_by.w);
                 bool kept = true;
                 if (MASK == 4u) kept = mask_words[added_at[r].y + safe * mask_by.w] != 0u;
                 else if (MASK != 0u) kept = key >= low && key < high;
                 if (!kept) score += filter_value;
-                if (key >= end || (CAUSAL && key >= seen_from(past, position[r]))) score = LOWEST;
+                if (key >= end || (CAUSAL && !sees(past, position[r], key))) score = LOWEST;
                 s[r][c] = score;
             }
             largest[r] = max(max(s[r].x, s[r].y), max(s[r].z, s[r].w));

@@ -141,11 +141,13 @@ void main() {
                   + known % queries * q_by[2];
     }
 
-    uint own_span = keys_of_part(past, KEYS), begin = part * own_span, end = min(keys, begin + own_span);
+    uvec2 own = keys_of_part(past, part, KEYS);
+    uint begin = own.x, end = min(keys, begin + own.y);
     if (CAUSAL) {
         uint from = tile * ROWS, to = min(from + ROWS, rows) - 1u;
-        uint most = from / queries == to / queries ? to % queries : queries - 1u;
-        end = min(end, seen_from(past, most));
+        bool one_head = from / queries == to / queries;
+        begin = max(begin, seen_since(past, one_head ? from % queries : 0u));
+        end = min(end, seen_from(past, one_head ? to % queries : queries - 1u));
     }
 
     vec4 o[ALL_ROWS][COLUMN_QUADS];
@@ -249,7 +251,7 @@ void main() {
         bool edge = first + KEYS > end;
         if (CAUSAL) edge = true;
         if (RELATIVE) edge = true;
-        if (MASK != 0u) edge = true;
+        if (MASK != 0u || SOFT_CAP != 0u) edge = true;
         vec4 largest[ROW_QUADS];
         [[unroll]] for (uint quad = 0u; quad < ROW_QUADS; ++quad) largest[quad] = vec4(LOWEST);
         [[unroll]] for (uint k = 0u; k < KEY_QUADS; ++k) {
@@ -269,8 +271,8 @@ void main() {
                     if (!BY_ROW) ADDED(0)
                     [[unroll]] for (int r = 0; r < ALL_ROWS; ++r) {
                         if (BY_ROW) ADDED(r)
-                        float score = s[r][k][c] * scale + more;
-                        if (key >= end || (CAUSAL && key >= seen_from(past, position[r]))) score = LOWEST;
+                        float score = capped(s[r][k][c] * scale) + more;
+                        if (key >= end || (CAUSAL && !sees(past, position[r], key))) score = LOWEST;
                         s[r][k][c] = score;
                     }
                 }

@@ -4,16 +4,21 @@
 #extension GL_EXT_control_flow_attributes : require
 // An invocation computes four elements of a row of the output, or one, from the parts of the keys: each has
 // undivided outputs, a maximum and a sum. A part without keys has a maximum of -infinity, and any outputs.
-#define PARAMS_BINDING 2
+// A sink is a score of no key, by head, which takes its share.
+#define PARAMS_BINDING 3
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool FOURS = false;  // else single elements
+layout(constant_id = 3) const bool SINK = false;
 layout(push_constant) uniform Push {
     uint count;
     uint value_size;
     uint parts;
     uint y_step;  // between elements of a row
+    uint queries;
+    uint heads;
     uint records_offset;
     uint y_offset;
+    uint sink_offset;
     uint params_offset;
 };
 #include "include/grid.glsl"
@@ -23,6 +28,7 @@ layout(push_constant) uniform Push {
 
 INPUT_TENSOR(records, 0, 36u)
 OUTPUT_TENSOR(y, 1, TYPE)
+INPUT_TENSOR(sink, 2, TYPE)
 WALK(walk, 1)
 
 #define LOWEST uintBitsToFloat(0xFF800000u)
@@ -58,6 +64,12 @@ void main() {
             [[unroll]] for (uint e = 0u; e < EACH; ++e) if (share > 0.0) y[e] += share * values[n][e];
         }
         most = now;
+    }
+    if (SINK) {
+        float own = sink_float(sink_offset + row / queries % heads), now = max(most, own);
+        float shrink = exp_of(most - now);
+        sum = sum * shrink + exp_of(own - now);
+        [[unroll]] for (uint e = 0u; e < EACH; ++e) y[e] *= shrink;
     }
     uint to = y_offset + walk(0u, row * value_size + d)[0];
     [[unroll]] for (uint e = 0u; e < EACH; ++e)

@@ -24,7 +24,8 @@
 // Two fragments halve what is read of tiles, but leave no registers for queries of 128 elements. So WAY_turns
 // has the queries in an array that the driver keeps in local memory, in the cache, and reads them again for each
 // tile. Keys and values are stored in turns: each while the other is used. It needs SAME_PLACES, takes neither
-// masks nor biases, and with CAUSAL needs WHOLE, and whole tiles.
+// masks nor biases nor a soft cap, and with CAUSAL needs WHOLE, and whole tiles. With WINDOW, all tiles have
+// EDGES: they ask by tile.
 #define PARAMS_BINDING 7
 layout(constant_id = 1) const uint SUBGROUPS = 8u;
 layout(constant_id = 2) const uint KEYS = 64u;
@@ -114,7 +115,8 @@ float added(uvec2 at, bool kept, uint key) {
 
 // What is added to the scores of a tile's keys.
 #define ADDED_BY_KEY(first) \
-    if (BY_KEY || ((CAUSAL || RAGGED) && (first) + KEYS > min(end, all_see))) \
+    if (BY_KEY || ((CAUSAL || RAGGED) && (first) + KEYS > min(end, all_see)) \
+        || (WINDOW != 0u && (first) < all_see_since)) \
         for (uint i = gl_LocalInvocationIndex; i < KEYS; i += INVOCATIONS) { \
             uint key = (first) + i, safe = min(key, keys - 1u); \
             bool kept = key >= low && key < high; \
@@ -165,15 +167,20 @@ void main() {
     uint mask_at = mask_offset + batch * mask_by.x + head * group * mask_by.y;
 
     // All rows see the keys before ``all_see``, those of this subgroup before ``own_all_see``.
-    uint own_span = keys_of_part(past, KEYS), begin = part * own_span, end = min(keys, begin + own_span), all_see = keys;
-    uint own_end = end, own_all_see = keys;
+    uvec2 own_keys = keys_of_part(past, part, KEYS);
+    uint begin = own_keys.x, end = min(keys, begin + own_keys.y), all_see = keys;
+    uint own_end = end, own_all_see = keys, all_see_since = 0u, own_all_see_since = 0u;
     if (CAUSAL) {
         uint from = tile * ROWS, to = min(from + ROWS, rows) - 1u;
         bool one_head = from / queries == to / queries;
+        begin = max(begin, seen_since(past, one_head ? from % queries : 0u));
+        all_see_since = seen_since(past, one_head ? to % queries : queries - 1u);
         end = min(end, seen_from(past, one_head ? to % queries : queries - 1u));
         all_see = seen_from(past, one_head ? from % queries : 0u);
         from = min(from + own_row, rows - 1u);
-        own_end = min(end, seen_from(past, (one_head ? min(from % queries + OWN_ROWS, queries) : queries) - 1u));
+        uint own_last = (one_head ? min(from % queries + OWN_ROWS, queries) : queries) - 1u;
+        own_end = min(end, seen_from(past, own_last));
+        own_all_see_since = seen_since(past, own_last);
         own_all_see = seen_from(past, one_head ? from % queries : 0u);
     }
 
@@ -260,7 +267,7 @@ void main() {
     }
     // Most tiles have no edges: all rows see all of their keys.
     uint first = begin;
-    if (!BY_KEY)
+    if (!BY_KEY && WINDOW == 0u)
         for (; first + KEYS <= min(end, all_see); first += KEYS) {
 #define EDGES false
 #ifdef WAY_turns

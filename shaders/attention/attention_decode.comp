@@ -64,12 +64,15 @@ void main() {
 
     Seen seen = seen_by(batch, mask_by);
     uint low = seen.low, high = seen.high, past = seen.past;
-    uint own_span = keys_of_part(past, TILE * SUBGROUPS), begin = part * own_span, end = min(keys, begin + own_span);
+    uvec2 own_keys = keys_of_part(past, part, TILE * SUBGROUPS);
+    uint begin = own_keys.x, end = min(keys, begin + own_keys.y);
     if (CAUSAL) end = min(end, seen_from(past, queries - 1u));
     // Only parts with keys take part. The first one has some, or all have none.
     uint filled = parts;
-    if (CAUSAL)
-        filled = min((max(min(seen_from(past, queries - 1u), keys), 1u) - 1u) / own_span + 1u, parts);
+    if (CAUSAL) {
+        uint since = seen_since(past, 0u), all = min(seen_from(past, queries - 1u), keys);
+        filled = min((max(all, since + 1u) - since - 1u) / own_keys.y + 1u, parts);
+    }
     if (part >= filled) return;
     uint last = max(end, 1u) - 1u, step = TILE * SUBGROUPS;
 
@@ -112,7 +115,7 @@ void main() {
         bool edge = first + TILE > end;
         if (CAUSAL) edge = true;
         if (RELATIVE) edge = true;
-        if (MASK != 0u) edge = true;
+        if (MASK != 0u || SOFT_CAP != 0u) edge = true;
         if (edge) {
             [[unroll]] for (int i = 0; i < 8; ++i) {
                 const int l = i / 4;
@@ -121,8 +124,10 @@ void main() {
                 if (RELATIVE) more = relative_float(added_at[l].x + safe * relative_by.w);
                 bool kept = own >= low && own < high;
                 if (MASK == 4u) kept = mask_words[added_at[l].y + safe * mask_by.w] != 0u;
-                float score = fma(s[i], factor, bounded(kept ? more : more + filter_value));
-                if (own >= end || (CAUSAL && own >= seen_from(past, position[l]))) score = ABSENT;
+                more = bounded(kept ? more : more + filter_value);
+                float score = SOFT_CAP == 0u ? fma(s[i], factor, more)
+                                             : fma(capped(s[i] * scale), LOG2_E, more);
+                if (own >= end || (CAUSAL && !sees(past, position[l], own))) score = ABSENT;
                 s[i] = score;
             }
             factor = 1.0;

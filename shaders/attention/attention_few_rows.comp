@@ -52,7 +52,8 @@ void main() {
     uint v_base = v_offset + batch * v_by[0] + head * v_by[1];
     Seen seen = seen_by(batch, mask_by);
     uint low = seen.low, high = seen.high, past = seen.past;
-    uint own_span = keys_of_part(past, 32u), begin = part * own_span, end = min(keys, begin + own_span);
+    uvec2 own_keys = keys_of_part(past, part, 32u);
+    uint begin = own_keys.x, end = min(keys, begin + own_keys.y);
     if (CAUSAL) end = min(end, seen_from(past, queries - 1u));
     uint count = end > begin ? end - begin : 0u;
     if (count == 0u) {  // what is combined has a maximum of -infinity
@@ -97,7 +98,7 @@ void main() {
             [[unroll]] for (uint r = 0u; r < 4u; ++r) {
                 uint row = min(4u * quad + r, rows - 1u), position = row % queries;
                 uint own_head = head * group + row / queries;
-                float score = sums[r] * scale;
+                float score = capped(sums[r] * scale);
                 if (RELATIVE)
                     score += relative_float(
                         relative_offset + batch * relative_by.x + own_head * relative_by.y
@@ -107,7 +108,7 @@ void main() {
                     kept = mask_words[mask_offset + batch * mask_by.x + own_head * mask_by.y
                                       + position * mask_by.z + key * mask_by.w] != 0u;
                 if (!kept) score += filter_value;
-                if (CAUSAL && key >= seen_from(past, position)) score = uintBitsToFloat(0xFF800000u);
+                if (CAUSAL && !sees(past, position, key)) score = uintBitsToFloat(0xFF800000u);
                 s_powers[4u * quad + r][first + at] = score;
             }
         }

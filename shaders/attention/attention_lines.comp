@@ -61,8 +61,9 @@ void main() {
     uint k_from = (k_offset + batch * k_by[0] + head * k_by[1]) / EACH, k_step = k_by[2] / EACH;
     uint v_from = (v_offset + batch * v_by[0] + head * v_by[1]) / EACH, v_step = v_by[2] / EACH;
     Seen seen = seen_by(batch, mask_by);
-    uint past = seen.past, own_span = keys_of_part(past, 32u);
-    uint begin = part * own_span, end = min(keys, begin + own_span);
+    uint past = seen.past;
+    uvec2 own = keys_of_part(past, part, 32u);
+    uint begin = own.x, end = min(keys, begin + own.y);
     if (CAUSAL) end = min(end, seen_from(past, queries - 1u));
     if (end <= begin) {  // what is combined has a maximum of -infinity
         if (i < rows) {
@@ -121,17 +122,17 @@ void main() {
         [[unroll]] for (uint n = 0u; n < ROWS * AT_ONCE; ++n) s[n] *= scale;
         // Single scores matter only at edges.
         bool edge = first + (AT_ONCE - 1u) * LINES > last;
-        if (RELATIVE || MASK != 0u || CAUSAL) edge = true;
+        if (RELATIVE || MASK != 0u || CAUSAL || SOFT_CAP != 0u) edge = true;
         if (edge)
             [[unroll]] for (uint n = 0u; n < AT_ONCE; ++n) {
                 uint key = first + n * LINES, safe = min(key, last);
                 [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-                    float score = s[r * AT_ONCE + n];
+                    float score = capped(s[r * AT_ONCE + n]);
                     if (RELATIVE) score += relative_float(added_at[r].x + safe * relative_by.w);
                     bool kept = key >= seen.low && key < seen.high;
                     if (MASK == 4u) kept = mask_words[added_at[r].y + safe * mask_by.w] != 0u;
                     if (!kept) score += filter_value;
-                    if (key > last || (CAUSAL && key >= seen_from(past, position[r]))) score = LOWEST;
+                    if (key > last || (CAUSAL && !sees(past, position[r], key))) score = LOWEST;
                     s[r * AT_ONCE + n] = score;
                 }
             }

@@ -4,6 +4,10 @@
 #ifndef MORE_PUSH
 #define MORE_PUSH
 #endif
+// With CAUSAL, a query sees at most so many keys, of which its own is the last. 0: all before it.
+layout(constant_id = 20) const uint WINDOW = 0u;
+// The bits of a float. Scores c become SOFT_CAP * tanh(c / SOFT_CAP). 0: they stay.
+layout(constant_id = 21) const uint SOFT_CAP = 0u;
 layout(push_constant) uniform Push {
     uint batches;
     uint key_heads;
@@ -76,12 +80,29 @@ uint seen_from(uint past, uint position) {
     return uint(max(int(past + position) + 1, 0));
 }
 
-// The keys of a part, a multiple of ``tile``. With CAUSAL the parts divide the keys that there are, which may
-// be much fewer than a cache has room for.
-uint keys_of_part(uint past, uint tile) {
-    if (!CAUSAL) return span;
-    uint tiles = (max(min(seen_from(past, queries - 1u), keys), 1u) - 1u) / tile + 1u;
-    return (tiles - 1u) / parts * tile + tile;
+// The first key that a query at this position sees with CAUSAL.
+uint seen_since(uint past, uint position) {
+    return WINDOW == 0u ? 0u : uint(max(int(past + position) + 1 - int(WINDOW), 0));
+}
+
+bool sees(uint past, uint position, uint key) {
+    return key < seen_from(past, position) && key >= seen_since(past, position);
+}
+
+// The keys of a part: the first one, and how many of them, a multiple of ``tile``. With CAUSAL the parts divide
+// the keys that queries see, which may be much fewer than a cache has room for.
+uvec2 keys_of_part(uint past, uint part, uint tile) {
+    if (!CAUSAL) return uvec2(part * span, span);
+    uint since = seen_since(past, 0u), all = min(seen_from(past, queries - 1u), keys);
+    uint tiles = (max(all, since + 1u) - since - 1u) / tile + 1u, own = (tiles - 1u) / parts * tile + tile;
+    return uvec2(since + part * own, own);
+}
+
+// A score under a soft cap. tanh of |x| is (1 - e) / (1 + e) with e = exp(-2 |x|).
+float capped(float score) {
+    if (SOFT_CAP == 0u) return score;
+    float cap = uintBitsToFloat(SOFT_CAP), e = exp_of(-2.0 * abs(score / cap));
+    return (score < 0.0 ? -cap : cap) * ((1.0 - e) / (1.0 + e));
 }
 
 // Where the biases (x) and the mask (y) of a query begin.

@@ -17,7 +17,8 @@
             // Single scores matter only at edges.
             float factor = scale * LOG2_E;
             if (EDGES
-                && (BY_KEY || ((CAUSAL || RAGGED) && first + own_key + OWN_KEYS > min(end, own_all_see)))) {
+                && (BY_KEY || ((CAUSAL || RAGGED) && first + own_key + OWN_KEYS > min(end, own_all_see))
+                    || (WINDOW != 0u && first + own_key < own_all_see_since))) {
                 Sums numbers;
                 if (!SAME_PLACES)
                     coopMatLoad(numbers, s_numbers, 0u, 4u, gl_CooperativeMatrixLayoutRowMajor);
@@ -32,10 +33,13 @@
                             }
                             uint row = own_row + uint(f) * 16u + line;
                             uint key = own_key + uint(j) * 16u + column;
-                            float score = fma(s[f * KEY_TILES + j][i], factor, s_by_key[key]);
+                            float score = s[f * KEY_TILES + j][i];
+                            score = SOFT_CAP == 0u ? fma(score, factor, s_by_key[key])
+                                                   : fma(capped(score * scale), LOG2_E, s_by_key[key]);
                             if (BY_ROW)
                                 score += bounded(added(s_rows[row], true, min(first + key, keys - 1u)));
                             if (CAUSAL && first + key >= s_limits[row]) score = ABSENT;
+                            if (WINDOW != 0u && first + key + WINDOW < s_limits[row]) score = ABSENT;
                             s[f * KEY_TILES + j][i] = score;
                         }
                 factor = 1.0;

@@ -5,12 +5,15 @@
             // Scores begin at 0, or absent. Differences of columns and rows tell which, of all elements alike.
             int place = int(lane % 4u * 2u) - int(lane / 4u);
             [[unroll]] for (int f = 0; f < DOWN; ++f) {
-                int sees =
+                int most_ahead =
                     int(past + (tile * ROWS + own_row + uint(f) * 16u) % queries - first) - place;
                 [[unroll]] for (int j = 0; j < KEY_TILES; ++j)
-                    [[unroll]] for (int i = 0; i < 8; ++i)
-                        s[f * KEY_TILES + j][i] =
-                            j * 16 + i % 2 + i / 2 % 2 * 8 - i / 4 * 8 <= sees ? 0.0 : ABSENT;
+                    [[unroll]] for (int i = 0; i < 8; ++i) {
+                        int ahead = j * 16 + i % 2 + i / 2 % 2 * 8 - i / 4 * 8 - most_ahead;
+                        bool kept = ahead <= 0;
+                        if (WINDOW != 0u) kept = kept && ahead > -int(WINDOW);
+                        s[f * KEY_TILES + j][i] = kept ? 0.0 : ABSENT;
+                    }
             }
         } else {
             [[unroll]] for (int n = 0; n < DOWN * KEY_TILES; ++n) s[n] = Sums(0.0);

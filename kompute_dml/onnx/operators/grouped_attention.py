@@ -10,7 +10,7 @@ import numpy as np
 
 from ...attributes import MultiheadAttentionMaskType as MaskType
 from ...errors import ValidationError
-from ...graph.array import BOOL, Array
+from ...graph.array import Array
 from ...graph.builder import Builder
 from ...graph.recorded import Allowed
 from ...layout import packed_strides
@@ -90,7 +90,7 @@ def grouped(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     if sink is None and read.get("smooth_softmax", 0) == 1:
         sink = builder.constant(np.zeros(heads, q.dtype))
     scales = _scales(node, inputs, key_heads, (size, value_size))
-    in_parts = bool(softcap) or sink is not None or bool(scales) or slides
+    in_parts = bool(scales) or slides
     caches: list[Array] | None = None
     if rotates and cos is not None and sin is not None:
         interleaved = bool(read.get("rotary_interleaved", 0))
@@ -152,10 +152,6 @@ def grouped(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
                     "output_present_value_tensor": seen(present[1])}
         if past_k is not None and past_v is not None and past_k.storage is not None:
             tensors |= {"past_key_tensor": seen(past_k), "past_value_tensor": seen(past_v)}
-    if 0 < window < capacity:
-        hidden = _beyond(builder, before, length, capacity, window, q.dtype)
-        added = hidden if added is None else emit_elementwise(
-            builder, "ELEMENT_WISE_ADD", [added, hidden], q.dtype, {})
     if added is not None:
         tensors["relative_position_bias_tensor"] = seen(
             added.broadcast_to((batches, heads, length, capacity)))
@@ -163,8 +159,17 @@ def grouped(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         "scale": float(read.get("scale", 0.0) or size ** -0.5), "query_head_count": heads,
         "key_value_head_count": key_heads, "mask_type": MaskType.NONE,
         "mask_filter_value": FILTER}
+    own: dict[str, Any] = {}
     if caches:
-        builder.emit_own(AppendedAttentionDesc, tensors, appended=1, **more)
+        own["appended"] = 1
+    if 0 < window < capacity:
+        own["window"] = window
+    if softcap:
+        own["soft_cap"] = float(softcap)
+    if sink is not None:
+        tensors["sink_tensor"] = seen(builder.pack(sink))
+    if own or sink is not None:
+        builder.emit_own(AppendedAttentionDesc, tensors, **own, **more)
     else:
         builder.emit("MULTIHEAD_ATTENTION1", tensors, **more)
     return [y, *present]
@@ -262,18 +267,6 @@ def _appended(builder: Builder, node: OnnxNode, past: Array | None, new: Array, 
         parts.append(zeros.broadcast_to((batches, heads, capacity - kept, size)))
     cache = parts[0] if len(parts) == 1 else joined(builder, parts, 2)
     return tensor_scatter(builder, replace(node, attributes={"axis": 2}), [cache, new, before])[0]
-
-
-def _beyond(builder: Builder, before: Array, length: int, keys: int, window: int, dtype: Any
-            ) -> Array:
-    """-infinity for keys before the last ``window`` ones that a query may see, by batch: 0 for
-    others. ``before``: the number of past keys of each batch."""
-    ahead = np.arange(keys)[None, :] - np.arange(length)[:, None] + window - 1
-    near = emit_elementwise(
-        builder, "ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL",
-        [builder.constant(ahead.astype(before.dtype)),
-         builder.reshape(before, (before.shape[0], 1, 1, 1))], BOOL, {})
-    return attention_parts.from_truth(builder, near, dtype)
 
 
 def grouped_refusal(node: OnnxNode) -> str | None:
