@@ -104,11 +104,16 @@ def plan_of(desc: Any, kernel: IntegerKernel, target: Target) -> Plan:
     return p.build()
 
 
+_OTHER_UNITS = ("t64k16", "t64m8n16", "t32m8n8")
+"""Tiles for matrix units of other shapes than 16 x 16 x 32, or smaller subgroups."""
+
+
 def variants_tested(target: Target) -> set[str]:
-    """Names of the shader variants that the test below runs."""
+    """Names of the shader variants that the test below runs, or that are for other devices."""
     plans = [plan for shape in SHAPES for pair in PAIRS
              for plan in plans_of(_desc(shape, *pair), target)]
-    return {d.variant.name for plan in plans for d in (*plan.initialize, *plan.execute)}
+    others = {f"{SHADER}_coopmat.{tile}" for tile in _OTHER_UNITS}
+    return others | {d.variant.name for plan in plans for d in (*plan.initialize, *plan.execute)}
 
 
 def _run(device: dml.Device, compiled: Any, desc: Any, arrays: dict[str, np.ndarray]) -> np.ndarray:
