@@ -22,6 +22,7 @@ optional = ("cffi", "click", "flatbuffers", "hatchling", "magika", "mkdocs", "on
 for name in ("numpy", "vulkan", *optional):
     with contextlib.suppress(ImportError):
         importlib.import_module(name)
+os.environ["_PYTHON_SYSCONFIGDATA_NAME"] = sysconfig._get_sysconfigdata_name()
 for name in ("fcntl", "grp", "pwd", "resource", "termios"):
     sys.modules[name] = None
 for name in ("O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "fchmod", "fork", "geteuid",
