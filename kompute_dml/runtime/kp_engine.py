@@ -55,7 +55,9 @@ _POLL_SECONDS = 200e-6
 submit."""
 _EARLY_SECONDS = 150e-6
 """Who waits for a recording that took longer the last time polls from so many seconds before it
-will be done again."""
+will be done again, and longer where the system wakes late."""
+_LATEST_SECONDS, _FORGETS = 1e-3, 0.95
+"""The most that counts as late, and what is left of it after a wait without it."""
 
 _SIDE_BY_SIDE = Path(__file__).resolve().parents[1] / "_kp"
 _GROUPS_PER_LINE = 1 << 15
@@ -218,11 +220,18 @@ class CommandList:
 
     def _done_soon(self) -> bool:
         now = time.perf_counter()
-        sleep = self._submitted + self._took - _EARLY_SECONDS - now
+        expected, late = self._submitted + self._took, self._engine.wakes_late
+        sleep = expected - _EARLY_SECONDS - late - now
+        end = now + _POLL_SECONDS
         if sleep > 0:
+            wanted = now + sleep
             self._sequence.eval_await(int(sleep * 1e9))
             now = time.perf_counter()
-        end = now + _POLL_SECONDS
+            if not self._sequence.is_running():  # perhaps for long
+                self._engine.wakes_late = max(late, min(now - wanted, _LATEST_SECONDS))
+                return True
+            self._engine.wakes_late = _FORGETS * late
+            end = max(now, expected) + _POLL_SECONDS
         while self._sequence.is_running() and now < end:
             self._sequence.eval_await(0)
             now = time.perf_counter()
@@ -257,6 +266,8 @@ class Engine:
         self.submits_async = self.rerecords = self.reports_errors
         # Polling would take the processor from a CPU driver.
         self.polls = self.submits_async and not adapter.is_cpu
+        self.wakes_late = 0.0
+        """Seconds by which the system woke a waiter late."""
         self.shares_pipelines = self.reports_errors and hasattr(kp, "Pipeline")
         self.timestamps_valid = self.reports_errors and adapter.timestamp_period > 0
         wanted = (*FEATURE_EXTENSIONS, *SHARING_EXTENSIONS)

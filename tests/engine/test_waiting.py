@@ -94,10 +94,10 @@ class Clock:
 
 
 class Timed:
-    """A sequence that takes 2 ms."""
+    """A sequence that takes 2 ms. Who sleeps is woken so many seconds late."""
 
-    def __init__(self, clock: Clock) -> None:
-        self.clock, self.end = clock, 0.0
+    def __init__(self, clock: Clock, late: float = 0.0) -> None:
+        self.clock, self.end, self.late = clock, 0.0, late
         self.slept, self.naps = 0, 0
 
     def eval_async(self) -> None:
@@ -106,10 +106,10 @@ class Timed:
     def eval_await(self, nanoseconds: int | None = None) -> None:
         if nanoseconds is None:
             self.slept += 1
-            self.clock.now = max(self.clock.now, self.end)
+            self.clock.now = max(self.clock.now, self.end) + self.late
         else:
             self.naps += nanoseconds > 0
-            self.clock.now += nanoseconds / 1e9 or 1e-6
+            self.clock.now += nanoseconds / 1e9 + self.late if nanoseconds else 1e-6
 
     def is_running(self) -> bool:
         return self.clock.now < self.end
@@ -135,6 +135,23 @@ def test_what_took_long_is_polled_for_at_its_end(
     assert run() == (0, 1)
     assert run() == (1, 1) and run() == (2, 1)
     assert commands.reset() and run() == (2, 2), "other commands may take less time"
+
+
+def test_a_waiter_who_was_woken_late_sleeps_less_the_next_time(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each run would take as long as the one before, long after the device was done."""
+    monkeypatch.setattr(engine, "wakes_late", 0.0)
+    clock = Clock()
+    monkeypatch.setattr(kp_engine, "time", clock)
+    commands = engine.command_list()
+    commands._sequence = sequence = Timed(clock, late=400e-6)
+    overslept = []
+    for _ in range(12):
+        commands.submit()
+        commands.wait()
+        overslept.append(clock.now - sequence.end)
+    assert overslept[0] > 3e-4 and max(overslept[-4:]) < 1e-5, overslept
 
 
 @pytest.mark.parametrize("polls", [True, False])
