@@ -30,8 +30,11 @@ _HELD_BYTES, _OTHER_BYTES = 40 << 10, 6 << 10
 _WORKERS = 4
 """The most workgroups for each core."""
 _PLAIN_INVOCATIONS, _PAIRS_AT_ONCE = 256, 2
-_PLAIN_OTHER_BYTES = 10 << 10
-"""Of shared memory, beside the rows."""
+_FEW_TILES, _FEW_ROWS = 2, 2
+"""With no more tiles for each core, and no more rows, a workgroup of the plain kernel has twice as
+many invocations."""
+_PLAIN_OTHER_BYTES = 40
+"""Of shared memory for each invocation of it, beside the rows."""
 _ACROSS = (8, 4, 2)
 """How many vectors of eight columns a workgroup may take."""
 
@@ -146,12 +149,16 @@ def _lower_plain(d: OperatorDesc, target: Target) -> Plan:
     for width in widths[1:]:
         starts.append(tiles)
         tiles += width // (8 * across)
-    teams = _PLAIN_INVOCATIONS // (2 if gated else 1) // across
-    room = min(_HELD_BYTES, p.device.max_shared_memory - _PLAIN_OTHER_BYTES)
+    invocations = 2 * _PLAIN_INVOCATIONS
+    if height > _FEW_ROWS or tiles > _FEW_TILES * p.device.cores or (
+            p.device.max_invocations < invocations
+            or p.device.max_shared_memory < _HELD_BYTES + _PLAIN_OTHER_BYTES * invocations):
+        invocations = _PLAIN_INVOCATIONS
+    teams = invocations // (2 if gated else 1) // across
+    room = min(_HELD_BYTES, p.device.max_shared_memory - _PLAIN_OTHER_BYTES * invocations)
     step = _PAIRS_AT_ONCE * teams
     held = min(-(-depth // (2 * step)), max(1, room // (4 * height) // step)) * step
-    turns = -(-tiles // (_WORKERS * p.device.cores)) if 2 * held >= depth else 1
-    workers = -(-tiles // turns)
+    workers = min(tiles, _WORKERS * p.device.cores) if 2 * held >= depth else tiles
     p.dispatch(
         f"{PLAIN}.r{height}.p{len(products)}", workers, **_operands(p, products),
         push={"rows": rows, "K": depth, "tiles": tiles, "workers": workers, "x_row": x.strides[-2],
@@ -159,7 +166,7 @@ def _lower_plain(d: OperatorDesc, target: Target) -> Plan:
               "b_row": [part.b.strides[-2] // 8 for part in products],
               "y_row": [0 if part.y is None else part.y.strides[-2] for part in products],
               "epsilon": float_bits(d.epsilon or 0.0)},
-        spec={"LOCAL_SIZE": _PLAIN_INVOCATIONS, "ACROSS": across, "HELD": held,
+        spec={"LOCAL_SIZE": invocations, "ACROSS": across, "HELD": held,
               "NORMALIZES": d.gamma_tensor is not None, "HAS_C": first.c is not None,
               "C_ROWS": first.c is not None and rows > 1 and first.c.strides[-2] != 0,
               "GATED": gated})
@@ -185,8 +192,7 @@ def _lower_blocks(d: OperatorDesc, target: Target) -> Plan:
     held = min(-(-depth // (each * _LANES)), max(1, fits // _LANES)) * _LANES
     scale, zero = first.scale, first.zero
     # Where the rows stay in shared memory, a workgroup takes several tiles.
-    turns = -(-tiles // (_WORKERS * p.device.cores)) if held * each >= depth else 1
-    workers = -(-tiles // turns)
+    workers = min(tiles, _WORKERS * p.device.cores) if held * each >= depth else tiles
     suffix = f"r{height}.p{len(products)}"
     math = _math(p.library, suffix)
     p.dispatch(
