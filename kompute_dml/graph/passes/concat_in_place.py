@@ -41,7 +41,7 @@ def concat_in_place(g: Nodes) -> None:
 
 def _beginnings(g: Nodes, join: Node) -> list[Node]:
     """The joined tensors before ``join`` with which it begins, the shortest first."""
-    slot, storage = next(join.slots("input"))
+    _, storage = next(join.slots("input"))
     found = {node for node, _ in g.readers(storage) if node.name == "JOIN" and node is not join
              and g.place(node) < g.place(join) and _begins_with(join, node)}
     return sorted(found, key=lambda node: (len(node.desc.input_tensors), g.place(node)))
