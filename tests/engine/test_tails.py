@@ -13,7 +13,13 @@ import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.graph.passes import epilogue
 from kompute_dml.lowering.kernel import explained
-from kompute_dml.operators.convolution import kept, packed, patches, points, tiles
+from kompute_dml.operators.convolution import (
+    im2col,
+    packed_filter,
+    pointwise,
+    resident_filter,
+    tiles,
+)
 from kompute_dml.operators.matrix_multiply import float_kernels
 from plans import checked, shaders_of
 from switches import long_pipelines
@@ -340,7 +346,7 @@ UNITS: dict[str, tuple[Layer, tuple[tuple[int, ...], tuple[int, ...]]]] = {
 """By a name: an operator whose second tensor is constant, and sizes."""
 VARIANTS = {f"{variant}{end}" for end in ("", ".tail") for variant in shaders_of((
     *tiles.HALVES, *(k for k in float_kernels.KERNELS if "coopmat" in k.variant),
-    *packed.KERNELS, *points.KERNELS, *kept.KERNELS, *patches.KERNELS))}
+    *packed_filter.KERNELS, *pointwise.KERNELS, *resident_filter.KERNELS, *im2col.KERNELS))}
 """Variants that the next test runs where there are matrix units, those of other shapes too."""
 
 

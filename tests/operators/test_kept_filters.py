@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import kompute_dml as dml
-from kompute_dml.operators.convolution import kept
+from kompute_dml.operators.convolution import resident_filter
 from plans import shaders_of
 from test_convolution import _names, _plan, set_traits
 
 PATCHES, KEPT = "convolution_patches_coopmat", "convolution_kept_coopmat"
-VARIANTS = {PATCHES, *shaders_of(kept.KERNELS)}
+VARIANTS = {PATCHES, *shaders_of(resident_filter.KERNELS)}
 """Variants that these tests run where there are matrix units."""
 
 

@@ -19,21 +19,21 @@ from kompute_dml.lowering.copy import CopyView, copied
 from kompute_dml.lowering.kernel import Kernel, explained
 from kompute_dml.lowering.plan import PERSISTENT, Plan
 from kompute_dml.operators.base import widened
-from kompute_dml.operators.convolution import kernels, packed
+from kompute_dml.operators.convolution import kernels, packed_filter
 from kompute_dml.operators.convolution.layer import Layer
 from kompute_dml.runtime.shader_library import codes
 from plans import checked, shaders_of
 from test_convolution import _matrix_units
 
 SHADER = "convolution_packed_coopmat"
-VARIANTS = {"convolution_pack_filter", *shaders_of(packed.KERNELS)}
+VARIANTS = {"convolution_pack_filter", *shaders_of(packed_filter.KERNELS)}
 
 
 def _only(monkeypatch: pytest.MonkeyPatch, tile: str, splits: int = 1) -> None:
     """Convolutions of floats have no other kernel."""
-    kernel = next(k for k in packed.KERNELS if k.tile == tile)
+    kernel = next(k for k in packed_filter.KERNELS if k.tile == tile)
     monkeypatch.setitem(kernels.KERNELS, "float", (kernel,))
-    monkeypatch.setattr(packed, "_splits", lambda c: {splits})
+    monkeypatch.setattr(packed_filter, "_splits", lambda c: {splits})
 
 
 """Variants that these tests run, those of matrix units where there are some."""
@@ -92,7 +92,7 @@ def test_filters_are_packed(
         phases = [([0, 1, 2, 3], [0, 1])]
     if mirrored:
         phases = [([3 - y for y in ys], [1 - x for x in xs]) for ys, xs in phases]
-    chosen = next(k for k in packed.KERNELS if k.tile == tile)
+    chosen = next(k for k in packed_filter.KERNELS if k.tile == tile)
     expected = _in_order(w, phases, chosen.pixels_left)
     positions, room = 24, 2048 * chosen.passes
     """``room``: the most elements before the filter, which begins at a multiple of them."""
@@ -101,9 +101,9 @@ def test_filters_are_packed(
         name = "copying"
 
         def lower(self, layer: Layer, p: PlanBuilder) -> None:
-            d, packed_filter = TensorDesc("float16", (len(expected) + room,)), (
-                packed.filter_in_order(p, layer.c, chosen))
-            p.add(copied(p, d.sizes, CopyView(PERSISTENT, d, d.strides, packed_filter.offset),
+            d, ordered = TensorDesc("float16", (len(expected) + room,)), (
+                packed_filter.filter_in_order(p, layer.c, chosen))
+            p.add(copied(p, d.sizes, CopyView(PERSISTENT, d, d.strides, ordered.offset),
                          CopyView("output_tensor", d, d.strides)))
 
     monkeypatch.setitem(kernels.KERNELS, "float", (Copying(),))

@@ -10,14 +10,14 @@ import pytest
 
 import kompute_dml as dml
 from kompute_dml.lowering.builder import PlanBuilder
-from kompute_dml.operators.convolution import kernels, points
+from kompute_dml.operators.convolution import kernels, pointwise
 from kompute_dml.operators.convolution.layer import Layer
 from plans import shaders_of
 from test_convolution import set_traits
 from test_packed_filters import _convolved, _plan_of, _run
 
 SHADER = "convolution_points_coopmat"
-VARIANTS = shaders_of(points.KERNELS)
+VARIANTS = shaders_of(pointwise.KERNELS)
 """Variants that these tests run where there are matrix units."""
 
 
@@ -75,16 +75,16 @@ def _forced(own: dml.Device, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int,
         pytest.skip("the device has no matrix units for FLOAT16 whose elements' places are known")
     set_traits(own, cores=4, max_shared_memory=48 << 10)
     seen: list[tuple[int, int]] = []
-    lower = points.Points.lower
+    lower = pointwise.Pointwise.lower
 
-    def spy(self: points.Points, layer: Layer, p: PlanBuilder) -> None:
+    def spy(self: pointwise.Pointwise, layer: Layer, p: PlanBuilder) -> None:
         split = self.split(layer, p.device)
         assert split is not None
         seen.append((split.strips, split.column_tiles))
         lower(self, layer, p)
 
-    monkeypatch.setitem(kernels.KERNELS, "float", points.KERNELS)
-    monkeypatch.setattr(points.Points, "lower", spy)
+    monkeypatch.setitem(kernels.KERNELS, "float", pointwise.KERNELS)
+    monkeypatch.setattr(pointwise.Pointwise, "lower", spy)
     return seen
 
 

@@ -13,7 +13,7 @@ import pytest
 import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.lowering.plan import Plan
-from kompute_dml.operators.convolution import grids, slices, tiles
+from kompute_dml.operators.convolution import halo, tap_by_tap, tiles
 from plans import checked, shaders_of
 from test_convolution import EveryWork, _matrix_units, set_traits
 from test_packed_filters import _convolved
@@ -22,7 +22,7 @@ SHADER = "convolution_coopmat.i8"
 _TILES = [kernel.axes.partition(".")[2] for kernel in tiles.BYTES]
 SLICES, GRIDS = "convolution_bytes_coopmat", "convolution_grid_coopmat"
 VARIANTS = {"convolution_sum.quantized", *shaders_of(
-    (*tiles.BYTES, *tiles.OF_DOTS, *slices.KERNELS, *grids.KERNELS))}
+    (*tiles.BYTES, *tiles.OF_DOTS, *tap_by_tap.KERNELS, *halo.KERNELS))}
 """Variants that these tests run, most where there are matrix units."""
 
 
@@ -266,7 +266,7 @@ ENDS = [("int8", True, False), ("uint8", True, True), ("int8", False, True)]
     ((33, 64, 1, 1), (136, 64, 1, 1), {}),
 ])
 @pytest.mark.parametrize(("kind", "full", "apart"), ENDS)
-@pytest.mark.parametrize("tile", [kernel.tile for kernel in slices.KERNELS])
+@pytest.mark.parametrize("tile", [kernel.tile for kernel in tap_by_tap.KERNELS])
 def test_slices_compute_what_numpy_does(
     tile: str, x: tuple[int, ...], w: tuple[int, ...], window: dict[str, Any], kind: str,
     full: bool, apart: bool, own: dml.Device, rng: np.random.Generator,

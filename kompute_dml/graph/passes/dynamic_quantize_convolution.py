@@ -6,7 +6,7 @@ from typing import Any
 
 from ...desc import TensorDesc
 from ...operators.convolution import DynamicConvolutionDesc
-from ...operators.convolution.quantized_points import serves
+from ...operators.convolution.quantized_pointwise import serves
 from ..node import Node, Nodes
 from ..rewrite import rewrite
 

@@ -19,13 +19,13 @@ from ...spec import Field
 from .. import halves
 from ..base import OperatorDesc, Output, operator, widened
 from ..quantize import RANGE, RANGE_FIELDS
-from . import quantized_points
+from . import quantized_pointwise
 from .geometry import Axis, Window
-from .grids import SHADER as GRIDS
+from .halo import SHADER as HALO
 from .kernels import KERNELS, OF_BYTES, OF_FLOATS
 from .layer import FEW, Layer
 from .problem import problem_of
-from .slices import SHADER as SLICES
+from .tap_by_tap import SHADER as TAPS
 
 _MAX_EXTENT = (1 << 31) - 1
 """Coordinates, also those in the padding, are signed numbers of 32 bits."""
@@ -172,7 +172,7 @@ def _check_integer(d: OperatorDesc, strict: bool) -> None:
 
 
 @operator("CONVOLUTION_INTEGER", output=_infer_integer,
-          shaders=(*OF_BYTES, RANGE, quantized_points.SHADER, *COPIES),
+          shaders=(*OF_BYTES, RANGE, quantized_pointwise.SHADER, *COPIES),
           check=_check_integer)
 def ConvolutionIntegerOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     _lower(p, Layer(d, problem_of(d, _axes(d), False), "sums"))
@@ -198,7 +198,7 @@ the outputs' quantization may be outputs, too. Graphs make it."""
 
 def _lower_dynamic(d: OperatorDesc, target: Target) -> Plan:
     p = PlanBuilder(target, d)
-    quantized_points.lower(d, p)
+    quantized_pointwise.lower(d, p)
     return p.build()
 
 
@@ -206,7 +206,7 @@ DynamicConvolutionDesc: Any = widened(
     ConvolutionIntegerToFloatDesc, Field("QuantizedType", "attribute", "UINT", True),
     name="DYNAMIC_CONVOLUTION", lower=_lower_dynamic, in_place=False)
 """CONVOLUTION_INTEGER_TO_FLOAT of an input of FLOAT32, which DYNAMIC_QUANTIZE_LINEAR would make one
-of the data type with this code. Graphs make it where :func:`quantized_points.serves`."""
+of the data type with this code. Graphs make it where :func:`quantized_pointwise.serves`."""
 
 
 def _infer_quantized(d: OperatorDesc) -> Mapping[str, Output | list[Output]]:
@@ -224,6 +224,6 @@ def _check_quantized(d: OperatorDesc, strict: bool) -> None:
 
 
 @operator("QUANTIZED_LINEAR_CONVOLUTION", output=_infer_quantized,
-          shaders=(*OF_BYTES, SLICES, GRIDS, *COPIES), check=_check_quantized)
+          shaders=(*OF_BYTES, TAPS, HALO, *COPIES), check=_check_quantized)
 def QuantizedLinearConvolutionOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     _lower(p, Layer(d, problem_of(d, _axes(d), False), "quantized"))

@@ -13,7 +13,7 @@ from ...runtime.shader_library import sizes
 from ...runtime.traits import DeviceTraits
 from . import packing
 from .layer import Layer
-from .packed import CAREFUL, filter_in_order
+from .packed_filter import CAREFUL, filter_in_order
 
 SHADER = "convolution_points_coopmat"
 _FRAGMENT, _CHUNK, _STRIP = 16, 32, 64
@@ -35,7 +35,7 @@ class _Split(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Points(Kernel[Layer]):
+class Pointwise(Kernel[Layer]):
     """A core runs one workgroup at a time, which keeps a part of the filter."""
 
     tile: str
@@ -134,4 +134,4 @@ class Points(Kernel[Layer]):
 
 # As measured on an H200.
 KERNELS: tuple[Kernel[Layer], ...] = (
-    Points("s12", range(2)), Points("s16", range(2, _PAIRS + 1)))
+    Pointwise("s12", range(2)), Pointwise("s16", range(2, _PAIRS + 1)))

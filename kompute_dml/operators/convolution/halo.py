@@ -11,7 +11,7 @@ from ...runtime.traits import DeviceTraits
 from . import ends, packing
 from .layer import Layer
 from .problem import Problem
-from .slices import lacks_bytes
+from .tap_by_tap import lacks_bytes
 
 SHADER = "convolution_grid_coopmat"
 _CHUNK, _VECTOR, _ROWS, _COLUMNS = 128, 16, 128, 64
@@ -49,7 +49,7 @@ def _grid(c: Problem) -> Grid | None:
                 -(-c.batches * height * width // _ROWS), -(-c.out_channels // _COLUMNS))
 
 
-class Grids(Kernel[Layer]):
+class Halo(Kernel[Layer]):
     """Each tile of an image reads its pixels once."""
 
     name = "grid"
@@ -89,4 +89,4 @@ class Grids(Kernel[Layer]):
                   "OUTPUT_TYPE": layer.output_code})
 
 
-KERNELS: tuple[Kernel[Layer], ...] = (Grids(),)
+KERNELS: tuple[Kernel[Layer], ...] = (Halo(),)

@@ -34,7 +34,7 @@ class Tile(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Kept(Kernel[Layer]):
+class ResidentFilter(Kernel[Layer]):
     """A workgroup reads the filter once, for several tiles."""
 
     variant: str
@@ -151,4 +151,5 @@ def _pixel_stride(c: Problem) -> int:
 
 # As measured on an H200.
 KERNELS: tuple[Kernel[Layer], ...] = (
-    Kept("c1f2", 64, 2, 2, (1, 32), 16, True), Kept("c1f2s8", 64, 4, 1, (4, 28), 36, False))
+    ResidentFilter("c1f2", 64, 2, 2, (1, 32), 16, True),
+    ResidentFilter("c1f2s8", 64, 4, 1, (4, 28), 36, False))

@@ -36,7 +36,7 @@ def lacks_bytes(layer: Layer, traits: DeviceTraits) -> str | None:
 
 
 @dataclass(frozen=True)
-class Slices(Kernel[Layer]):
+class TapByTap(Kernel[Layer]):
     """A tile of rows and columns."""
 
     tile: str
@@ -95,5 +95,4 @@ class Slices(Kernel[Layer]):
 
 
 KERNELS: tuple[Kernel[Layer], ...] = (
-    Slices("t128x64"), Slices("t96x128"), Slices("t64x128"),
-    Slices("t96x64"))
+    TapByTap("t128x64"), TapByTap("t96x128"), TapByTap("t64x128"), TapByTap("t96x64"))

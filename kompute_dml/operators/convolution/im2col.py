@@ -56,7 +56,7 @@ class _Bands(NamedTuple):
         return c.batches * rows * self.x_tiles * self.column_tiles
 
 
-class Patches(Kernel[Layer]):
+class Im2col(Kernel[Layer]):
     """A workgroup keeps the pixels of a few rows, and the filter. Where it serves nothing else was
     measured to be faster."""
 
@@ -144,4 +144,4 @@ class Patches(Kernel[Layer]):
                   "LOADS": -(-b.pitch * b.patch_rows // _INVOCATIONS), **fused.spec})
 
 
-KERNELS: tuple[Kernel[Layer], ...] = (Patches(),)
+KERNELS: tuple[Kernel[Layer], ...] = (Im2col(),)

@@ -38,7 +38,7 @@ _BANDS, _SPLITS = 8, 16
 
 
 @dataclass(frozen=True)
-class Packed(Kernel[Layer]):
+class PackedFilter(Kernel[Layer]):
     """Tiles of rows in bands of columns: a workgroup keeps their pixels for all taps."""
 
     tile: str
@@ -108,7 +108,7 @@ class Packed(Kernel[Layer]):
             return "turns gained nothing in forward convolutions, or leave a column tile"
         return None
 
-    def forms(self, layer: Layer, traits: DeviceTraits) -> Iterable[Packed]:
+    def forms(self, layer: Layer, traits: DeviceTraits) -> Iterable[PackedFilter]:
         """The width of bands that asks for the fewest tiles, then the fewest pixels, with each
         number of splits."""
         c, best, least = layer.c, None, None
@@ -269,7 +269,7 @@ def _columns(c: Problem) -> int:
     return -(-c.out_channels // _STRIP) * _STRIP
 
 
-def filter_in_order(p: PlanBuilder, c: Problem, tile: Packed | None = None) -> Operand:
+def filter_in_order(p: PlanBuilder, c: Problem, tile: PackedFilter | None = None) -> Operand:
     """The packed filter. Without a tile pixels are right operands."""
     passes, pixels_left = tile is not None and tile.passes, tile is not None and tile.pixels_left
     y, x = c.axes[1:]
@@ -291,6 +291,6 @@ def filter_in_order(p: PlanBuilder, c: Problem, tile: Packed | None = None) -> O
     return packed.reading()
 
 
-KERNELS: tuple[Packed, ...] = (
-    Packed("t96"), Packed("t48x256"), Packed("t64x256"), Packed("t128x256"), Packed("t192x64"),
-    Packed("t64x256x2"), Packed("t64x256p2"))  # p2: better from 22 passes (chunks x taps) a turn on
+# p2 is better from 22 passes (chunks x taps) a turn on.
+KERNELS: tuple[PackedFilter, ...] = tuple(map(PackedFilter, (
+    "t96", "t48x256", "t64x256", "t128x256", "t192x64", "t64x256x2", "t64x256p2")))
