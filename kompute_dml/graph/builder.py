@@ -261,7 +261,8 @@ class Builder(Planner):
         used = [a for i, a in enumerate(inputs)
                 if a.storage is not None and a.storage.first >= 0 and i not in kept]
         together = [] if bound else self._fitting([a for a in used if a not in resident])
-        ours = {id(a.storage.root) for a in (*inputs, *ends) if a.storage is not None}
+        ours = {id(a.storage) for a in ends} | {
+            id(a.storage.root) for a in inputs if a.storage is not None}
         inner = [s for s in self.storages
                  if s.first >= 0 and not s.constant and id(s) not in ours]
         fresh = [y for j, y in enumerate(ends) if j not in kept.values()]
