@@ -57,6 +57,16 @@ class Array:
         return len(self.shape) > 2 and not self.packed and (
             self.strides == layout.channels_last_strides(self.shape))
 
+    @property
+    def has_channels_inside(self) -> bool:
+        """Whether it is channels-last, or some channels of an array that is."""
+        if len(self.shape) < 3 or self.packed or self.shape[1] < 2 or self.strides[1] != 1:
+            return False
+        places, strides = (self.shape[0], *self.shape[2:]), (self.strides[0], *self.strides[2:])
+        pitch = strides[-1]
+        return pitch >= self.shape[1] and strides == tuple(
+            pitch * s for s in layout.packed_strides(places))
+
     def desc(self, sizes: Sequence[int], strides: Sequence[int]) -> TensorDesc:
         begin = 0 if self.storage is None else self.storage.begin % MINIMUM_ALIGNMENT
         return described(device_type(self.dtype), tuple(sizes) or (1,), tuple(strides) or (1,),

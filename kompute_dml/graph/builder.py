@@ -83,12 +83,13 @@ class Builder(Planner):
         return Array(dtype, shape, packed_strides(shape), storage)
 
     def like(self, arrays: Sequence[Array], shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
-        """A new array. It is channels-last if one of ``arrays`` has the same shape and is.
+        """A new array. It is channels-last if one of ``arrays`` has the same shape and is, or is a
+        part of one that is.
 
         With three dimensions, that layout may be a transposed matrix, unless a convolution made it.
         """
         y = self.new(shape, dtype)
-        last = any(a.is_channels_last and a.shape == y.shape and (
+        last = any(a.has_channels_inside and a.shape == y.shape and (
             len(a.shape) > 3 or self._is_line(a)) for a in arrays)
         return self._with_channels_last(y) if last else y
 

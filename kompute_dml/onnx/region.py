@@ -358,7 +358,7 @@ class Region:
         return outputs
 
 
-_VIEWS = ("Slice", "Split", "Transpose", "Expand", "Tile")
+_VIEWS = ("Slice", "Split", "Transpose", "Expand", "Tile", "Gather")
 """Nodes whose results are views of their inputs, where strides allow that."""
 
 

@@ -524,6 +524,43 @@ def test_a_group_normalization_keeps_its_own_scale(monkeypatch: pytest.MonkeyPat
         np.testing.assert_allclose(fused[1][0], plain[1][0], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(("indices", "taken"), [
+    (-1, True), ([1], True), ([0, 2, 4], True), ([1, 0], False), ([0, 1, 3], False),
+    ([[0, 1]], False)])
+def test_known_indices_at_even_distances_are_a_view(
+    indices: Any, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = np.array(indices, np.int64)
+    nodes = [node("Constant", "", "at", value=onnx.numpy_helper.from_array(at)),
+             node("Gather", "x at", "p", axis=1), node("Neg", "p", "y")]
+    fused, plain = _both(monkeypatch, nodes, X, {}, ["y"])
+    assert fused[0] == [*["GATHER"] * (not taken), "ELEMENT_WISE_NEGATE"]
+    for results in (fused[1], plain[1]):
+        np.testing.assert_array_equal(results[0], -np.take(X["x"], at, 1))
+
+
+@pytest.mark.parametrize("images", [1, 2])
+def test_parts_of_channels_stay_side_by_side(
+    images: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is split, joined and resized between convolutions is not turned, and so not copied."""
+    monkeypatch.setattr(DeviceTraits, "multiplies", lambda *shape: True)
+    nodes = [node("Constant", "", "scales", value_floats=[1.0, 1.0, 2.0, 2.0]),
+             node("Conv", "x w", "a", pads=[1] * 4),
+             node("Split", "a", "b c", axis=1, num_outputs=2),
+             node("Sigmoid", "c", "g"), node("Mul", "c g", "d"), node("Conv", "d u", "e"),
+             node("Concat", "b c d", "f", axis=1), node("Conv", "f v", "h"),
+             node("Resize", "h - scales", "i", mode="nearest"), node("Conv", "i u", "y")]
+    constants = {"w": _numbers(8, 3, 3, 3) / 4, "u": _numbers(4, 4, 1, 1),
+                 "v": _numbers(4, 12, 1, 1)}
+    fused, plain = _both(
+        monkeypatch, nodes, {"x": _numbers(images, 3, 5, 6)}, constants, ["y"], np.float16)
+    *inside, last = fused[0]
+    assert {*inside} == {"CONVOLUTION", "ELEMENT_WISE_CHAIN", "JOIN", "RESAMPLE2"}
+    assert last == "ELEMENT_WISE_IDENTITY"  # a model's results are packed
+    np.testing.assert_allclose(fused[1][0], plain[1][0], rtol=0, atol=2e-2)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_dense_blocks_join_nothing(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A convolution reads all results before it where they were written, and writes its own beside

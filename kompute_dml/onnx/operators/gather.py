@@ -56,6 +56,8 @@ def gather(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x, indices = given(inputs, 0), given(inputs, 1)
     axis = dimension(node.attributes.get("axis", 0), len(x.shape))
     _expect(builder, node, indices, x.shape[axis])
+    if (view := _sliced(x, indices, axis)) is not None:
+        return [view]
     before, after = x.shape[:axis], x.shape[axis + 1:]
     y = builder.new((*before, *indices.shape, *after), x.dtype)
     if y.storage is None:
@@ -69,6 +71,21 @@ def gather(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     _emit(builder, "GATHER", rank, {"axis": rank - 2, "index_dimensions": 1},
           input=x, indices=listed, output=y_view)
     return [y]
+
+
+def _sliced(x: Array, indices: Array, axis: int) -> Array | None:
+    """What known indices that are evenly spaced take, as a view; None for others."""
+    if indices.host is None or len(indices.shape) > 1 or not indices.size or not x.size:
+        return None
+    places = [int(i) % x.shape[axis] for i in indices.host.reshape(-1)]
+    step = places[1] - places[0] if len(places) > 1 else 1
+    if step < 1 or places != [*range(places[0], places[0] + step * len(places), step)]:
+        return None
+    count = [len(places)] if indices.shape else []
+    strides = [step * x.strides[axis]] if indices.shape else []
+    return x.view((*x.shape[:axis], *count, *x.shape[axis + 1:]),
+                  (*x.strides[:axis], *strides, *x.strides[axis + 1:]),
+                  places[0] * x.strides[axis])
 
 
 def gather_elements(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:

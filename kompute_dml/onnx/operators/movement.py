@@ -112,7 +112,7 @@ def concat(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     if len(held) == 1:
         return held
     y = builder.new(shape, arrays[0].dtype)
-    if len(shape) > 3 and all(a.is_channels_last for a in held):
+    if len(shape) > 3 and all(a.has_channels_inside for a in held):
         y = y.view(y.shape, channels_last_strides(y.shape))
     if y.storage is not None:
         rank = _rank(builder, "JOIN", "OutputTensor", y)

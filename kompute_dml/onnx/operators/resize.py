@@ -145,7 +145,11 @@ def resize(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     # Unchanged dimensions are merged, because DirectML takes four.
     dims: list[tuple[int, int, tuple[float, float, float]]] = []
     same = (1.0, 0.0, 0.0)
-    for d, (n, out, factor) in enumerate(zip(x.shape, sizes, factors)):
+    order = [*range(len(sizes))]
+    if len(sizes) > 3 and x.has_channels_inside:
+        order.append(order.pop(1))  # in the order of memory
+    for d in order:
+        n, out, factor = x.shape[d], sizes[d], factors[d]
         if n == out and factor == 1.0 and not (not linear and d > 1 and mode == _OFF_BY_A_HALF):
             if dims and dims[-1][2] == same:
                 dims[-1] = (dims[-1][0] * n, dims[-1][1] * n, same)
@@ -157,9 +161,9 @@ def resize(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     if region is not None or len(dims) > _MOST_DIMENSIONS:
         kernel = _weighted if linear else _gathered
         return [kernel(builder, node, x, sizes, factors, region)]
-    y = builder.new(sizes, x.dtype)
+    y = builder.new([sizes[d] for d in order], x.dtype)
     dims = dims or [(1, 1, same)]
-    flat = builder.reshape(x, [d[0] for d in dims])
+    flat = builder.reshape(x.transpose(order), [d[0] for d in dims])
     y_view = builder.reshape(y, [d[1] for d in dims])
     attributes: dict[str, Any] = dict(
         interpolation_mode=InterpolationMode.LINEAR if linear
@@ -169,7 +173,7 @@ def resize(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         output_pixel_offsets=tuple(d[2][2] for d in dims))
     builder.emit("RESAMPLE2", {"input_tensor": seen(flat), "output_tensor": seen(y_view)},
                  **attributes)
-    return [y]
+    return [y.transpose([order.index(d) for d in range(len(order))])]
 
 
 def _region(node: OnnxNode, inputs: Inputs, x: Array) -> np.ndarray | None:
