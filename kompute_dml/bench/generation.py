@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from tabulate import tabulate
 
-from ..errors import UnsupportedError
 from . import decoders, generator
 from .decoder_peers import (
     CONTEXTS,
@@ -33,7 +32,8 @@ from .decoder_peers import (
     prompt_of,
     rate,
 )
-from .rows import Judged, UseRow
+from .peers import named
+from .rows import Judged, UseRow, in_time
 
 USUAL = ",".join(PACKAGES)
 MODELS = ("1B-q4", "8B-q4", "1B-f16", "1B-q4-long")
@@ -90,15 +90,11 @@ class GenerationBench:
 
     def __init__(self, adapter: str, names: str) -> None:
         """``names`` of libraries, which commas separate."""
-        wanted = list(filter(None, names.split(",")))
-        if unknown := [name for name in wanted if name not in PACKAGES]:
-            raise UnsupportedError(
-                f"--peers: expected names of {USUAL.replace(',', ', ')}, but got '{unknown[0]}'")
         self._adapter = adapter
         self.left_out: list[str] = []
         """A line about each library that is left out, or that failed."""
         self._peers = []
-        for name in wanted:
+        for name in named(names, PACKAGES):
             if importlib.util.find_spec(PACKAGES[name].partition(".")[0]):
                 self._peers.append(name)
             else:
@@ -107,13 +103,11 @@ class GenerationBench:
     def run(self, names: Sequence[str], seconds: float) -> Iterator[GenerationRow]:
         """The rows of these models. After so many seconds none is begun."""
         end = time.monotonic() + seconds
+        begun = in_time(names, str, seconds, self.left_out)
         for name in SMALL:
             with _Folder(decoders.SHAPES[name]) as folder:
                 yield self._compared(decoders.SHAPES[name], folder)
-        for name in names:
-            if time.monotonic() > end:
-                self.left_out.append(f"{name} is left out: {seconds:g} s are over")
-                continue
+        for name in begun:
             shape = decoders.SHAPES[name]
             with _Folder(shape) as folder:
                 rows = [*self._rows(shape, folder)]

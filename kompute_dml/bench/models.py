@@ -24,7 +24,7 @@ from ..runtime.adapters import Adapter
 from . import peers, sessions, turns
 from .formats import goals_text
 from .peers import PeerTime
-from .rows import Judged, figures
+from .rows import Judged, TypedRow, in_time
 from .sessions import Open
 from .start import Start, started_twice
 from .timing import Clock, Loop, Stats, Timings, measure
@@ -84,7 +84,7 @@ class SessionTime(PeerTime):
 
 
 @dataclass(frozen=True)
-class ModelRow:
+class ModelRow(TypedRow):
     """A model, its times and its goals."""
 
     model: str
@@ -111,17 +111,9 @@ class ModelRow:
     goals: tuple[Judged, ...] = ()
     timings: Timings | None = field(default=None, repr=False, compare=False)
 
-    @property
-    def ok(self) -> bool:
-        return self.values == "ok"
-
-    @property
-    def name(self) -> str:
-        return f"{self.model} {self.types}"
-
     def record(self) -> dict[str, Any]:
         """The figures by name, as JSON has them."""
-        fields = figures(self)
+        fields = super().record()
         nothing = dict.fromkeys(Start.__dataclass_fields__)
         cold, warm = (fields.pop(name) or nothing for name in ("start", "warm"))
         in_new = {f"{kind}_{name}": begin[name] for kind, begin in (("cold", cold), ("warm", warm))
@@ -168,12 +160,7 @@ class Bench:
 
     def __init__(self, adapter: Adapter, names: str, loop: Loop | None) -> None:
         """``names`` of libraries, which commas separate."""
-        wanted = list(filter(None, names.split(",")))
-        if unknown := [name for name in wanted if name not in USUAL.split(",")]:
-            raise UnsupportedError(
-                f"--peers: expected names of {USUAL.replace(',', ', ')}, "
-                f"but got '{unknown[0]}'"
-            )
+        wanted = peers.named(names, USUAL.split(","))
         self._adapter, self._loop = str(adapter.index), loop
         self._ours = sessions.ready(lambda: sessions.ours(self._adapter))
         self._torch: peers.Torch | None = None
@@ -198,14 +185,10 @@ class Bench:
         self, kinds: Sequence[ModelKind], seconds: float
     ) -> Iterator[ModelRow | turns.TurnsRow]:
         """The rows of these models. After so many seconds none is begun."""
-        end = time.monotonic() + seconds
         rows: dict[str, dict[str, ModelRow]] = {}
         with tempfile.TemporaryDirectory() as folder:
-            for kind in kinds:
-                if time.monotonic() > end:
-                    self.left_out.append(
-                        f"{kind.name} {kind.types} is left out: {seconds:g} s are over")
-                    continue
+            for kind in in_time(
+                    kinds, lambda kind: f"{kind.name} {kind.types}", seconds, self.left_out):
                 try:
                     model = kind.make(Path(folder))
                 except Exception as error:  # of the library that makes it

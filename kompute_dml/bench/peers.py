@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -183,17 +183,23 @@ USUAL = "torch,onnxruntime"
 """The libraries to time where none is named."""
 
 
+def named(names: str, known: Collection[str]) -> list[str]:
+    """The names that commas separate. Those that are not ``known`` are an error."""
+    wanted = list(filter(None, names.split(",")))
+    for name in wanted:
+        if name not in known:
+            raise UnsupportedError(
+                f"--peers: expected names of {', '.join(known)}, but got '{name}'")
+    return wanted
+
+
 def choose(names: str, adapter: Adapter) -> list[Any]:
     """The installed libraries among ``names``, which commas separate. Other names are an error.
 
     ``adapter`` is the device that they are compared with.
     """
     chosen = []
-    for name in filter(None, names.split(",")):
-        if name not in LIBRARIES:
-            raise UnsupportedError(
-                f"--peers: expected names of {', '.join(LIBRARIES)}, but got '{name}'"
-            )
+    for name in named(names, LIBRARIES):
         make, needed = LIBRARIES[name]
         if all(importlib.util.find_spec(package) for package in needed):
             chosen.append(make(adapter))

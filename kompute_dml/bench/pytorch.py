@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import torch
 from tabulate import tabulate
 
-from ..errors import UnsupportedError
 from ..torch import memory
 from . import networks
-from .rows import Judged, UseRow
+from .peers import PeerTime, named
+from .rows import Judged, UseRow, in_time
 
 MODELS = (networks.ONE, *networks.NETWORKS)
 PEERS = ("eager", "graphs", "inductor")
@@ -29,13 +29,6 @@ _BOUND = 2e-3
 """How far the last loss may be from the CPU's, as a part of it."""
 _SECONDS = 2.0
 _WARMUP = 6
-
-
-class NetworkTime(NamedTuple):
-    """Milliseconds of a call, or why there are none."""
-
-    ms: float | None = None
-    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,12 +47,12 @@ class NetworkRow(UseRow):
     """Dispatches that a call records anew. 0 where all is replayed."""
     first_s: float | None = None
     """Seconds of the first call, with compilation."""
-    peers: dict[str, NetworkTime] = field(default_factory=dict)
+    peers: dict[str, PeerTime] = field(default_factory=dict)
     goals: tuple[Judged, ...] = ()
     timings: None = None
     types: str = "FLOAT32"
 
-    def judged(self, peers: dict[str, NetworkTime]) -> NetworkRow:
+    def judged(self, peers: dict[str, PeerTime]) -> NetworkRow:
         """The row beside PyTorch. The goal is the speed of eager mode on the same GPU."""
         other = peers["eager"].ms if "eager" in peers else None
         ratio = other / self.ms if other and self.ms else None
@@ -121,10 +114,7 @@ class NetworkBench:
     def __init__(self, names: str, scale: str | None = None) -> None:
         """``names`` of :data:`PEERS`, which commas separate. ``scale`` "tiny" or "small" takes the
         sizes of a CPU driver, others those of a GPU; by default as the device is."""
-        wanted = list(filter(None, names.split(",")))
-        if unknown := [name for name in wanted if name not in PEERS]:
-            raise UnsupportedError(
-                f"--peers: expected names of {', '.join(PEERS)}, but got '{unknown[0]}'")
+        wanted = named(names, PEERS)
         self.device = memory.device()
         self.large = not self.device.target.traits.is_cpu if scale is None else (
             scale not in ("tiny", "small"))
@@ -137,19 +127,14 @@ class NetworkBench:
 
     def run(self, names: Sequence[str], seconds: float) -> Iterator[NetworkRow]:
         """The rows of these networks. After so many seconds none is begun."""
-        end = time.monotonic() + seconds
-        for name in names:
-            for use in USED:
-                if use == "training" and name == networks.ONE:
-                    continue  # it has no weights
-                if time.monotonic() > end:
-                    self.left_out.append(f"{name} {use} is left out: {seconds:g} s are over")
-                    continue
-                try:
-                    row = self._row(name, use)
-                except Exception as error:
-                    row = NetworkRow(name, use, _first_line(error))
-                yield row.judged({peer: self._peer(peer, name, use) for peer in self._peers})
+        uses = [(name, use) for name in names for use in USED
+                if use != "training" or name != networks.ONE]  # which has no weights
+        for name, use in in_time(uses, " ".join, seconds, self.left_out):
+            try:
+                row = self._row(name, use)
+            except Exception as error:
+                row = NetworkRow(name, use, _first_line(error))
+            yield row.judged({peer: self._peer(peer, name, use) for peer in self._peers})
 
     def _row(self, name: str, use: str) -> NetworkRow:
         torch._dynamo.reset()
@@ -172,7 +157,7 @@ class NetworkBench:
         apart = (results.detach().cpu() - expected.detach()).abs().max() / expected.abs().max()
         return "" if float(apart) < _BOUND else f"{float(apart):.1e} from the CPU's"
 
-    def _peer(self, peer: str, name: str, use: str) -> NetworkTime:
+    def _peer(self, peer: str, name: str, use: str) -> PeerTime:
         torch._dynamo.reset()
         where = "cuda" if self._cuda else "cpu"
         wait = torch.cuda.synchronize if self._cuda else (lambda: None)
@@ -185,9 +170,9 @@ class NetworkBench:
                              **options)
             if peer == "graphs":
                 call = _captured(call)
-            return NetworkTime(_timed(call, lambda: 0)[0])
+            return PeerTime(_timed(call, lambda: 0)[0])
         except Exception as error:
-            return NetworkTime(problem=_first_line(error))
+            return PeerTime(problem=_first_line(error))
         finally:
             gc.collect()
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ..cases import Scale
 from ..device import Device
@@ -13,6 +14,8 @@ from . import peers as peers_module
 from .case import AS_IT_IS, AS_MANY_BYTES, SCALES, Case, Recipe, scale_for
 from .peers import PeerTime
 from .timing import Loop, Timings, measure, repeats
+
+T = TypeVar("T")
 
 _SAMPLE_MS = 2.0
 """A sample repeats its dispatch until it takes about so long, ..."""
@@ -38,13 +41,29 @@ class Judged:
         return None if self.ratio is None else self.ratio >= self.goal
 
 
-class UseRow:
-    """A row of a model in one use, a dataclass."""
+class Row:
+    """A row of a suite, a dataclass."""
+
+    values: str
+    goals: tuple[Judged, ...]
+
+    @property
+    def ok(self) -> bool:
+        return self.values in ("ok", "unchecked")
+
+    def record(self) -> dict[str, Any]:
+        """The figures by name, as JSON has them."""
+        row: Any = self
+        fields = dataclasses.asdict(dataclasses.replace(row, timings=None))
+        del fields["timings"]
+        return fields
+
+
+class UseRow(Row):
+    """A row of a model in one use."""
 
     model: str
     use: str
-    values: str
-    goals: tuple[Judged, ...]
 
     @property
     def times_a_peer(self) -> str:
@@ -55,22 +74,26 @@ class UseRow:
                          if g.ratio is not None)
 
     @property
-    def ok(self) -> bool:
-        return self.values == "ok"
-
-    @property
     def name(self) -> str:
         return f"{self.model} {self.use}"
 
     def record(self) -> dict[str, Any]:
-        """The figures by name, as JSON has them."""
-        record = dataclasses.asdict(self)  # type: ignore[call-overload]  # rows are dataclasses
-        del record["timings"]
-        return {**record, "model": self.name}
+        return {**super().record(), "model": self.name}
+
+
+class TypedRow(Row):
+    """A row of a model in one type."""
+
+    model: str
+    types: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.model} {self.types}"
 
 
 @dataclass(frozen=True)
-class BenchRow:
+class BenchRow(Row):
     """A case, its time and its rates."""
 
     operator: str
@@ -93,10 +116,6 @@ class BenchRow:
     peers: dict[str, PeerTime] = field(default_factory=dict)
     goals: tuple[Judged, ...] = ()
     timings: Timings | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def ok(self) -> bool:
-        return self.values in ("ok", "unchecked")
 
     @property
     def ms(self) -> float | None:
@@ -149,16 +168,22 @@ class BenchRow:
 
         return dataclasses.replace(self, goals=tuple(judge(*goal) for goal in recipe.goals))
 
-    def record(self) -> dict[str, Any]:
-        """The figures by name, as JSON has them."""
-        return figures(self)
 
+def in_time(
+    work: Iterable[T], name: Callable[[T], str], seconds: float, left_out: list[str]
+) -> Iterator[T]:
+    """The work that is begun within so many seconds from now on. ``left_out`` gets a line about
+    each that is not."""
+    end = time.monotonic() + seconds
 
-def figures(row: Any) -> dict[str, Any]:
-    """The fields of a row by name, without its ``timings``."""
-    fields = dataclasses.asdict(dataclasses.replace(row, timings=None))
-    del fields["timings"]
-    return fields
+    def begun() -> Iterator[T]:
+        for each in work:
+            if time.monotonic() > end:
+                left_out.append(f"{name(each)} is left out: {seconds:g} s are over")
+            else:
+                yield each
+
+    return begun()
 
 
 def _speed_ratio(row: BenchRow, other: BenchRow | None) -> float | None:

@@ -19,7 +19,7 @@ import numpy as np
 from tabulate import tabulate
 
 from .peers import PeerTime
-from .rows import Judged, figures
+from .rows import Judged, TypedRow
 from .sessions import Open
 from .timing import Stats
 
@@ -68,7 +68,7 @@ def parted(sizes: Sequence[Size], every: int) -> Parted:
 
 
 @dataclass(frozen=True)
-class TurnsRow:
+class TurnsRow(TypedRow):
     """A model, and the times of its sizes in turn."""
 
     model: str
@@ -96,21 +96,12 @@ class TurnsRow:
     timings: None = None
 
     @property
-    def ok(self) -> bool:
-        return self.values == "ok"
-
-    @property
-    def name(self) -> str:
-        return f"{self.model} {self.types}"
-
-    @property
     def ratio(self) -> float | None:
         """How many times the time of a size seen before a new one takes."""
         return self.ms / self.again_ms if self.ms and self.again_ms else None
 
     def record(self) -> dict[str, Any]:
-        """The figures by name, as JSON has them."""
-        return {**figures(self), "ratio": self.ratio}
+        return {**super().record(), "ratio": self.ratio}
 
     def judged(self, goals: Sequence[tuple[str, float]]) -> TurnsRow:
         """The row with its goals."""
