@@ -41,7 +41,7 @@ class Judged:
         return None if self.ratio is None else self.ratio >= self.goal
 
 
-class Row:
+class SuiteRow:
     """A row of a suite, a dataclass."""
 
     values: str
@@ -59,7 +59,7 @@ class Row:
         return fields
 
 
-class UseRow(Row):
+class UseRow(SuiteRow):
     """A row of a model in one use."""
 
     model: str
@@ -81,7 +81,7 @@ class UseRow(Row):
         return {**super().record(), "model": self.name}
 
 
-class TypedRow(Row):
+class TypedRow(SuiteRow):
     """A row of a model in one type."""
 
     model: str
@@ -93,7 +93,7 @@ class TypedRow(Row):
 
 
 @dataclass(frozen=True)
-class BenchRow(Row):
+class BenchRow(SuiteRow):
     """A case, its time and its rates."""
 
     operator: str
