@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,13 @@ pytest.importorskip("onnx", reason="the models are built with onnx")
 pytest.importorskip("onnxruntime", "1.24", reason="the provider needs onnxruntime >= 1.24")
 pytest.importorskip("cffi", reason="the provider needs cffi")
 
+from kompute_dml.onnx.operators import quantized_caches
 from kompute_dml.onnx.row import MICROSOFT
 from onnx_graphs import FLOAT, INT64, RELEASE, cpu, model, needs_provider, node
 from provider_tools import session
 
 pytestmark = needs_provider
-_INT8, _INT32 = 3, 6
+_UINT8, _INT8, _INT32 = 2, 3, 6
 _HEADS, _KEY_HEADS, _SIZE, _ROWS = 4, 2, 16, 10
 
 
@@ -89,11 +91,12 @@ def test_grouped_attention(case: str, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.skipif(RELEASE < [1, 32], reason="this ONNX Runtime's operator has fewer inputs")
-@pytest.mark.parametrize("sink", [False, True])
-def test_caches_as_long_as_a_window(sink: bool, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize(("sink", "rows"), [(False, 4), (True, 4), (False, 3), (False, 6)])
+def test_caches_as_long_as_a_window(sink: bool, rows: int, rng: np.random.Generator) -> None:
     """Two texts, whose caches lose the oldest rows, beside caches that hold all. A prompt may be
-    longer than the caches. Rows that nobody wrote hold no numbers."""
-    window, rows = 3, 4
+    longer than the caches. A full cache keeps a window's rows: it loses the others at once. Rows
+    that hold nothing hold no numbers."""
+    window = 3
     constants = {"sink": rng.standard_normal(_HEADS, np.float32)}
     more = "- - sink" if sink else ""
     ours = session(_grouped(more, constants, norms=False, local_window_size=window, cache=rows,
@@ -102,7 +105,7 @@ def test_caches_as_long_as_a_window(sink: bool, rng: np.random.Generator) -> Non
     held, all_rows = ({f"past_{n}": np.full((2, _KEY_HEADS, count, _SIZE), np.nan, np.float32)
                        for n in "kv"} for count in (rows, _ROWS))
     end = 0
-    for count in (3, 1, 1) if sink else (6, 1):
+    for count in (3, 1, 1, 1, 1) if sink else (7, 1, 1):
         end += count
         feed = {n: rng.standard_normal((2, count, heads * _SIZE), np.float32)
                 for n, heads in (("q", _HEADS), ("k", _KEY_HEADS), ("v", _KEY_HEADS))}
@@ -110,54 +113,108 @@ def test_caches_as_long_as_a_window(sink: bool, rng: np.random.Generator) -> Non
         y, *present = ours.run(None, {**feed, **held})
         expected, *whole = theirs.run(None, {**feed, **all_rows})
         np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
-        kept = min(end, rows)
+        at_once = rows - window + 1
+        kept = end - at_once * max(-((rows - end) // at_once), 0)
+        assert min(end, window) <= kept <= rows
         for a, b in zip(present, whole):
             np.testing.assert_allclose(a[:, :, :kept], b[:, :, end - kept : end], rtol=1e-4,
                                        atol=1e-5)
+            a[:, :, kept:] = np.nan
         held, all_rows = dict(zip(held, present)), dict(zip(all_rows, whole))
 
 
-@pytest.mark.skipif(RELEASE < [1, 32], reason="this ONNX Runtime's operator has fewer inputs")
-@pytest.mark.parametrize("kind", ["PER_TENSOR", "PER_CHANNEL"])
-def test_caches_of_8_bits(kind: str, rng: np.random.Generator) -> None:
-    """A prompt of one text and tokens after it. What attention reads is what the caches hold."""
-    shape = (1,) if kind == "PER_TENSOR" else (1, _KEY_HEADS, 1, _SIZE)
-    scales = {f"{n}_scale": rng.uniform(0.01, 0.03, shape).astype(np.float32) for n in "kv"}
-    cache = [1, _KEY_HEADS, _ROWS, _SIZE]
-    built = model([node(
-        "GroupQueryAttention", "q k v past_k past_v lengths total - - - - - k_scale v_scale",
+def _quantized(bits: int, kinds: tuple[str, str], scales: dict[str, Any], cache: list[int],
+               **attributes: Any) -> bytes:
+    turns = " cos sin" if attributes.get("do_rotary") else " - -"
+    angles = np.outer(np.arange(_ROWS), np.arange(1, _SIZE // 2 + 1)).astype(np.float32)
+    constants = {**scales, **({"cos": np.cos(angles), "sin": np.sin(angles)}
+                              if "cos" in turns else {})}
+    kind = _INT8 if bits == 8 else _UINT8
+    return model([node(
+        "GroupQueryAttention",
+        f"q k v past_k past_v lengths total{turns} - - - k_scale v_scale",
         "y present_k present_v", MICROSOFT, num_heads=_HEADS, kv_num_heads=_KEY_HEADS,
-        k_quant_type=kind, v_quant_type=kind, kv_cache_bit_width=8)], [
+        k_quant_type=kinds[0], v_quant_type=kinds[1], kv_cache_bit_width=bits, **attributes)], [
         ("q", FLOAT, [1, "n", _HEADS * _SIZE]),
         *((n, FLOAT, [1, "n", _KEY_HEADS * _SIZE]) for n in "kv"),
-        *((f"past_{n}", _INT8, cache) for n in "kv"), ("lengths", _INT32, [1]),
+        *((f"past_{n}", kind, cache) for n in "kv"), ("lengths", _INT32, [1]),
         ("total", _INT32, [1])],
-        [("y", FLOAT, None), *((f"present_{n}", _INT8, None) for n in "kv")], scales)
-    ours = session(built, False, claim="all", strict=True)
-    caches = {f"past_{n}": np.full(cache, 99, np.int8) for n in "kv"}
-    end = 0
+        [("y", FLOAT, None), *((f"present_{n}", kind, None) for n in "kv")], constants)
+
+
+@pytest.mark.skipif(RELEASE < [1, 32], reason="this ONNX Runtime's operator has fewer inputs")
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize(("kind", "more"), [
+    ("PER_TENSOR", {}), ("PER_CHANNEL", {}), ("PER_CHANNEL", {"do_rotary": 1}),
+    ("PER_TENSOR", {"local_window_size": 3}), ("PER_CHANNEL", {"softcap": 2.0}),
+], ids=str)
+def test_quantized_caches(kind: str, bits: int, more: Any, rng: np.random.Generator) -> None:
+    """A prompt of one text and tokens after it, with numbers beyond the largest that caches hold.
+    What attention reads is what the caches hold, on the CPU, too."""
+    shape = (1,) if kind == "PER_TENSOR" else (1, _KEY_HEADS, 1, _SIZE)
+    scales = {f"{n}_scale": (rng.uniform(1, 3, shape) / 2**bits).astype(np.float32) for n in "kv"}
+    cache = [1, _KEY_HEADS, _ROWS, _SIZE * bits // 8]
+    built = _quantized(bits, (kind, kind), scales, cache, **more)
+    ours, theirs = session(built, False, claim="all", strict=True), cpu(built, False)
+    caches = {f"past_{n}": np.full(cache, 99, np.int8 if bits == 8 else np.uint8) for n in "kv"}
+    end, most = 0, 0.0
     for count in (4, 1, 1):
         begin, end = end, end + count
         feed = {n: rng.standard_normal((1, count, heads * _SIZE), np.float32)
                 for n, heads in (("q", _HEADS), ("k", _KEY_HEADS), ("v", _KEY_HEADS))}
-        y, *present = ours.run(None, {
-            **feed, "lengths": np.int32([end - 1]), "total": np.int32([end]), **caches})
-        held = []
-        for n, found in zip("kv", present):
-            new = feed[n].reshape(1, count, _KEY_HEADS, _SIZE).transpose(0, 2, 1, 3)
-            wanted = np.clip(np.rint(new / scales[f"{n}_scale"]), -128, 127)
-            np.testing.assert_array_equal(found[:, :, begin:end], wanted)
-            np.testing.assert_array_equal(found[:, :, :begin], caches[f"past_{n}"][:, :, :begin])
-            numbers = (found[:, :, :end] * scales[f"{n}_scale"])[0]
-            held.append(np.repeat(numbers, _HEADS // _KEY_HEADS, 0))
-        q = feed["q"].reshape(count, _HEADS, _SIZE).transpose(1, 0, 2)
-        scores = q @ held[0].transpose(0, 2, 1) * _SIZE**-0.5
-        scores += np.where(np.arange(end) > np.arange(begin, end)[:, None], -np.inf, 0)
-        shares = np.exp(scores - scores.max(-1, keepdims=True))
-        shares /= shares.sum(-1, keepdims=True)
-        expected = (shares @ held[1]).transpose(1, 0, 2).reshape(y.shape)
+        feed |= {"lengths": np.int32([end - 1]), "total": np.int32([end]), **caches}
+        y, *present = ours.run(None, feed)
+        expected, *whole = theirs.run(None, feed)
         np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+        for a, b in zip(present, whole):
+            np.testing.assert_array_equal(a[:, :, :end], b[:, :, :end])
+        # The first key's numbers, rounded by NumPy.
+        if not more and not begin:
+            new = feed["k"].reshape(1, count, _KEY_HEADS, _SIZE).transpose(0, 2, 1, 3)
+            whole_numbers = np.clip(np.rint(new / scales["k_scale"]), -2**(bits - 1),
+                                    2**(bits - 1) - 1).astype(int)
+            if bits == 4:
+                whole_numbers = whole_numbers[..., ::2] + 8 | whole_numbers[..., 1::2] + 8 << 4
+            np.testing.assert_array_equal(present[0][:, :, :end], whole_numbers)
+            most = abs(new / scales["k_scale"]).max()
         caches = dict(zip(caches, present))
+    assert more or most > 2**(bits - 1)
+
+
+@pytest.mark.skipif(RELEASE < [1, 32], reason="this ONNX Runtime's operator has fewer inputs")
+def test_caches_of_keys_and_values_have_scales_of_their_own(rng: np.random.Generator) -> None:
+    """One scale of keys, and one of each channel of values. ONNX Runtime's CPU refuses these: those
+    with the same scale in each channel are what it computes."""
+    one = np.float32([0.02])
+    by_channel = rng.uniform(0.01, 0.03, (1, _KEY_HEADS, 1, _SIZE)).astype(np.float32)
+    cache, results = [1, _KEY_HEADS, _ROWS, _SIZE], []
+    feed = {n: rng.standard_normal((1, 4, heads * _SIZE), np.float32)
+            for n, heads in (("q", _HEADS), ("k", _KEY_HEADS), ("v", _KEY_HEADS))}
+    feed |= {"lengths": np.int32([3]), "total": np.int32([4]),
+             **{f"past_{n}": np.zeros(cache, np.int8) for n in "kv"}}
+    for kinds, keys in ((("PER_TENSOR", "PER_CHANNEL"), one),
+                        (("PER_CHANNEL", "PER_CHANNEL"), np.full_like(by_channel, one[0]))):
+        built = _quantized(8, kinds, {"k_scale": keys, "v_scale": by_channel}, cache)
+        results.append(session(built, False, claim="all", strict=True).run(None, feed)[0])
+        if kinds[0] == kinds[1]:
+            results.append(cpu(built, False).run(None, feed)[0])
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-6)
+    np.testing.assert_allclose(results[0], results[2], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "bits", "queries"), [
+    ("float8_e4m3fn", 8, "float32"), ("uint8", 8, "float32"), ("int8", 4, "float32"),
+    ("int8", 2, "float32"),
+])
+def test_quantized_caches_that_are_refused(kind: str, bits: int, queries: str) -> None:
+    cache = SimpleNamespace(dtype=None if kind.startswith("float8") else np.dtype(kind))
+    q = SimpleNamespace(dtype=np.dtype(queries), shape=(1, 4, 64))
+    inputs = {0: q, 3: cache, 4: cache, 12: q, 13: q}
+    described = SimpleNamespace(
+        attributes={"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR",
+                    "kv_cache_bit_width": bits}, input=inputs.get)
+    reason = quantized_caches.refusal(described)  # type: ignore[arg-type]
+    assert reason is not None and "INT8 (8 bits) or UINT8 (4 bits)" in reason
 
 
 @pytest.mark.parametrize(("bits", "zeros"), [(4, False), (4, True), (8, False), (8, True)])

@@ -13,22 +13,19 @@ from ...errors import ValidationError
 from ...graph.array import Array
 from ...graph.builder import Builder
 from ...graph.recorded import Allowed
-from ...layout import packed_strides
 from ...operators.rotary_append import AppendedAttentionDesc, RotaryAppendDesc, serves, takes
 from ..graph import OnnxNode
 from ..lowerings import (
     Inputs,
     Seen,
-    converted,
     emit_elementwise,
     expect,
-    given,
     host,
     optional,
     seen,
 )
 from ..row import MICROSOFT, Mapping
-from . import attention_parts, sliding_cache
+from . import attention_parts, quantized_caches, sliding_cache
 from .attention import FILTER, expect_caches
 from .gather import tensor_scatter
 from .movement import joined
@@ -36,10 +33,6 @@ from .normalization import layers
 from .rotary import at_positions, columns, following, rotated_by
 
 _CACHE_RANK = 4
-_QUANTIZED = np.dtype("int8")
-"""What quantized caches have."""
-_KEY_SCALE, _VALUE_SCALE = 12, 13
-"""Inputs of GroupQueryAttention."""
 
 
 # Rotary embedding
@@ -65,8 +58,10 @@ def grouped(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         q, k, v = (columns(q, 0, ends[0]), columns(q, ends[0], key_heads * size),
                    columns(q, ends[1], key_heads * size))
     size, value_size = q.shape[2] // heads, v.shape[2] // key_heads
+    bits = quantized_caches.bits_of(node)
     if past_k is not None and past_v is not None:
-        expect_caches(past_k.shape, past_v.shape, batches, key_heads, (size, value_size))
+        of_row = [n // 2 if bits == 4 else n for n in (size, value_size)]
+        expect_caches(past_k.shape, past_v.shape, batches, key_heads, (of_row[0], of_row[1]))
     capacity = max(total_length, 0 if past_k is None else past_k.shape[2])
     for name, weight in (("q", optional(inputs, 14)), ("k", optional(inputs, 15))):
         if weight is not None:
@@ -89,12 +84,11 @@ def grouped(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     sink = optional(inputs, 11)
     if sink is None and read.get("smooth_softmax", 0) == 1:
         sink = builder.constant(np.zeros(heads, q.dtype))
-    scales = _scales(node, inputs, key_heads, (size, value_size))
-    in_parts = bool(scales) or slides
+    scales = quantized_caches.scales_of(node, inputs, key_heads, (size, value_size))
     caches: list[Array] | None = None
     if rotates and cos is not None and sin is not None:
         interleaved = bool(read.get("rotary_interleaved", 0))
-        in_cache = None if in_parts else _rotated_into(
+        in_cache = None if scales or slides else _rotated_into(
             builder, (q, k, v), (past_k, past_v), before, cos, sin, ids, (heads, key_heads),
             capacity, interleaved)
         if in_cache is not None:
@@ -110,34 +104,25 @@ def grouped(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
                 return builder.reshape(y, (batches, length, count * size))
 
             q, k = rotated(q, heads), rotated(k, key_heads)
-    if in_parts:
+    held: list[Array] = []
+    if scales or slides:
         fresh = [builder.reshape(x, (batches, length, key_heads, n)).transpose((0, 2, 1, 3))
                  for x, n in ((k, size), (v, value_size))]
         if slides:
             if past_k is None or past_v is None or past_k.shape[2] < window:
                 raise ValidationError(f"expected caches of at least {window} rows, the window")
-            slid = sliding_cache.slid(builder, (past_k, past_v), fresh, before)
+            slid = sliding_cache.slid(builder, (past_k, past_v), fresh, before, window)
             near = sliding_cache.seen(builder, before, past_k.shape[2], length, window)
             (y,) = attention_parts.attention(builder, replace(node, outputs=(None,), attributes={
                 "q_num_heads": heads, "scale": read.get("scale", 0.0), "softcap": softcap,
             }), [q, *(x.keys for x in slid), attention_parts.from_truth(builder, near, q.dtype)],
                 sink)
             return [y, *(x.present for x in slid)]
-        if scales:
-            fresh = [_linear(builder, "QUANTIZE", x, t, _QUANTIZED)
-                     for x, t in zip(fresh, scales)]
-        grown = [_appended(builder, node, past, x, before, capacity)
-                 for past, x in zip((past_k, past_v), fresh)]
-        numbers = [_linear(builder, "DEQUANTIZE", x, t, q.dtype)
-                   for x, t in zip(grown, scales)] if scales else grown
-        so_far = emit_elementwise(builder, "ELEMENT_WISE_ADD", [
-            before, builder.constant(np.full((), length, before.dtype))], before.dtype, {})
-        (y,) = attention_parts.attention(builder, replace(node, outputs=(None,), attributes={
-            "q_num_heads": heads, "is_causal": 1, "scale": read.get("scale", 0.0),
-            "softcap": softcap, "left_window_size": max(window, 0) - 1,
-        }), [q, *(attention_parts.filled(builder, x, so_far) for x in numbers), added, None, None,
-             so_far], sink)
-        return [y, *grown]
+        held = [_appended(
+            builder, node, past, quantized_caches.quantized(builder, x, t, bits), before, capacity)
+            for past, x, t in zip((past_k, past_v), fresh, scales)]
+        caches = [builder.pack(quantized_caches.numbers(builder, x, t, bits, q.dtype))
+                  for x, t in zip(held, scales)]
     y = builder.new((batches, length, heads * value_size), q.dtype)
     present = caches or [builder.new((batches, key_heads, capacity, n), q.dtype)
                          for n in (size, value_size)]
@@ -172,36 +157,7 @@ def grouped(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         builder.emit_own(AppendedAttentionDesc, tensors, **own, **more)
     else:
         builder.emit("MULTIHEAD_ATTENTION1", tensors, **more)
-    return [y, *present]
-
-
-def _scales(
-    node: OnnxNode, inputs: Inputs, heads: int, sizes: tuple[int, int]
-) -> list[Array]:
-    """The scales of caches of 8 bits, which broadcast to [batch, head, row, element]. None where
-    caches are numbers."""
-    if node.attributes.get("k_quant_type", "NONE") == "NONE":
-        return []
-    scales = []
-    for index, size in zip((_KEY_SCALE, _VALUE_SCALE), sizes):
-        scale = given(inputs, index)
-        if scale.size not in (1, heads * size) or not scale.packed:
-            raise ValidationError(f"expected a scale, or one for each of {heads} heads' {size} "
-                                  f"elements, but got {list(scale.shape)}")
-        of_elements = (1, 1, 1, 1) if scale.size == 1 else (1, heads, 1, size)
-        scales.append(scale.view(of_elements, packed_strides(of_elements)))
-    return scales
-
-
-def _linear(builder: Builder, operator: str, x: Array, scale: Array, dtype: Any) -> Array:
-    """QUANTIZE or DEQUANTIZE with a zero point of 0."""
-    real = np.dtype("float32")
-    if operator == "QUANTIZE":
-        x = converted(builder, x, real)
-    zero = builder.constant(np.zeros((), _QUANTIZED))
-    y = emit_elementwise(builder, f"ELEMENT_WISE_{operator}_LINEAR", [x, scale, zero],
-                         _QUANTIZED if operator == "QUANTIZE" else real, {})
-    return y if operator == "QUANTIZE" else converted(builder, y, dtype)
+    return [y, *(held or present)]
 
 
 def _by_head_norm(builder: Builder, x: Array, weight: Array, epsilon: float) -> Array:
@@ -281,17 +237,10 @@ def grouped_refusal(node: OnnxNode) -> str | None:
     if node.attributes.get("sliding_window_cache", 0):
         if node.attributes.get("local_window_size", -1) < 1:
             return "sliding_window_cache without a window"
-        if any(node.input(i) is not None for i in (10, _KEY_SCALE)):
+        if any(node.input(i) is not None for i in (10, quantized_caches.KEY_SCALE)):
             return "sliding_window_cache, and a bias or scales of caches"
-    kinds = {node.attributes.get(f"{name}_quant_type", "NONE") != "NONE" for name in "kv"}
-    given_scales = {node.input(i) is not None for i in (_KEY_SCALE, _VALUE_SCALE)}
-    if len(kinds | given_scales) > 1:
-        return "scales of one cache, or caches of numbers with scales"
-    q, caches = node.input(0), [node.input(i) for i in (3, 4)]
-    wanted = _QUANTIZED if True in kinds else None if q is None else q.dtype
-    if any(x is not None and x.dtype != wanted for x in caches) or (
-            True in kinds and node.attributes.get("kv_cache_bit_width", 8) != 8):
-        return "caches of another type than the queries, or than INT8 where they have scales"
+    if (reason := quantized_caches.refusal(node)) is not None:
+        return reason
     if (node.input(14) is None) != (node.input(15) is None):
         return "a norm of queries or of keys alone"
     if any(v is not None for v in node.outputs[3:]):
