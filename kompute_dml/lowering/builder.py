@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import tuning
 from ..desc import tensor_of
+from ..errors import UnsupportedError
 from ..layout import Ints, extent
 from ..runtime import traits
 from ..runtime.adapters import Adapter
@@ -160,6 +161,15 @@ class PlanBuilder:
             constants["WALK_RANK"] = words[0]
         dispatch = Dispatch(variant, groups, tuple(bound), push or {}, constants)
         (self._initialize if once else self._execute).append(dispatch)
+
+    def expect_shared(self, shader: str) -> None:
+        """Raise UnsupportedError if the device has less shared memory than a workgroup of a shader
+        takes, for an operator without another kernel."""
+        takes, has = self.library.get(shader).shared_bytes, self.device.max_shared_memory
+        if takes > has:
+            raise UnsupportedError(
+                f"{self.desc.operator.name}: a workgroup takes {takes} bytes of shared memory, but "
+                f"the device has {has}")
 
     def _place(self, words: Ints) -> Operand:
         """The place of words in the plan's params. Equal words are placed once."""

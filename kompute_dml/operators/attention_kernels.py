@@ -192,7 +192,7 @@ class Launch:
     shares: int = 1
     """Partial results for each part."""
     shared: int = 0
-    """Bytes of shared memory of a workgroup, where constants decide."""
+    """Bytes of shared memory of a workgroup, where constants decide; else 0."""
 
     def split(self, a: Attention, traits: DeviceTraits) -> tuple[int, int]:
         """The number of parts of the keys, enough to fill the device, and the keys of a part."""
@@ -214,7 +214,7 @@ class AttentionKernel(Kernel[Attention]):
 
     def takes(self, a: Attention, variant: Variant, traits: DeviceTraits) -> tuple[int, int]:
         launch = self.launch(a, traits)
-        return launch.spec["LOCAL_SIZE"], launch.shared
+        return launch.spec["LOCAL_SIZE"], launch.shared or variant.shared_bytes
 
     def lower(self, a: Attention, p: PlanBuilder) -> None:
         """Dispatch it, in parts of the keys where that fills the device."""

@@ -411,6 +411,7 @@ def _check_nonzero(d: OperatorDesc, strict: bool) -> None:
 @operator("NONZERO_COORDINATES", output=_nonzero_outputs, check=_check_nonzero,
           shaders=("nonzero_marks", "nonzero_sums", "nonzero_coordinates"))
 def NonzeroCoordinatesOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
+    p.expect_shared("nonzero_coordinates")
     x, y = d.input_tensor, d.output_coordinates_tensor
     count, kind = x.element_count, x.data_type
     blocks = -(-count // _BLOCK)

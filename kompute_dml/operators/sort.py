@@ -114,6 +114,9 @@ class _Bound(Kernel[Selection]):
 class _Histograms(Kernel[Selection]):
     name = "histograms"
 
+    def shader(self, problem: Selection) -> str:
+        return "top_k"
+
     def serves(self, problem: Selection, traits: DeviceTraits) -> str | None:
         return None if problem.k <= _MOST else f"K is above {_MOST}"
 

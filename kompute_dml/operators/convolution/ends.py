@@ -43,7 +43,8 @@ def tile_of(p: PlanBuilder, c: Problem) -> int:
     # With a tail for each of so many sums, they go to memory.
     wide = min(c.rows, c.out_channels) > 64 and not p.device.is_cpu and (
         not getattr(p.desc, "tail", None))
-    return 128 if wide and c.tiles(128, 128) >= p.device.cores else 64
+    fits = p.library.get("convolution", "f32", "t128").shared_bytes <= p.device.max_shared_memory
+    return 128 if wide and fits and c.tiles(128, 128) >= p.device.cores else 64
 
 
 def splits_of(p: PlanBuilder, tiles: int, steps: int) -> int:
