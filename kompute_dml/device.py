@@ -11,7 +11,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -38,7 +38,7 @@ from .layout import Ints
 from .lowering.builder import target_of
 from .lowering.plan import Plan
 from .operators.base import OperatorDesc
-from .runtime import clock, exactness, traits
+from .runtime import clock, exactness, fragments, measurements, traits
 from .runtime.adapters import Adapter, choose
 from .runtime.heap import Allocation, Block, Heap
 from .runtime.kp_engine import Engine, HostBuffer, Pipeline
@@ -117,23 +117,38 @@ class _Runtime:
 
     def own_function(self, name: str, *operands: np.ndarray) -> np.ndarray:
         """One of the device's own functions of words."""
-        variant = self.library.get("units")
-        spec = variant.pack_spec({"LOCAL_SIZE": 64, "FUNCTION": exactness.FUNCTIONS.index(name)})
         count = operands[0].size
+        return self._measured(
+            "units", {"LOCAL_SIZE": 64, "FUNCTION": exactness.FUNCTIONS.index(name)}, count,
+            -(-count // 64), dict(zip(("a_offset", "b_offset", "c_offset"), operands)),
+            {"count": count})
+
+    def own_fragments(self) -> np.ndarray:
+        """Where the device's matrix units hold elements; see :mod:`.fragments`."""
+        return self._measured("fragments", {"LOCAL_SIZE": fragments.LANES},
+                              fragments.expected().size, 1, {}, {})
+
+    def _measured(
+        self, name: str, spec: Mapping[str, int], count: int, groups: int,
+        operands: Mapping[str, np.ndarray], push: Mapping[str, int],
+    ) -> np.ndarray:
+        """The ``count`` words that a shader makes of operands of as many."""
+        variant = self.library.get(name)
         with self.lock:
-            memory = [self.allocate(4 * count) for _ in range(4)]
-            for words, each in zip(operands, memory):
-                self.transfer.upload(words.view(np.uint8), each, 0)
-            fields = ("a_offset", "b_offset", "c_offset", "y_offset")
-            places = {field: each.offset // 4 for field, each in zip(fields, memory)}
-            blocks = tuple(each.block for each in memory)
-            pipeline = self.pipelines.get(variant, spec.tobytes(), blocks, -(-count // 64))
-            accesses = tuple((each, each.offset, each.offset + 4 * count, each is memory[-1])
-                             for each in memory)
-            self.recorder.dispatch(pipeline, -(-count // 64),
-                                   variant.pack_push({"count": count, **places}), accesses, "units")
-            results = self.transfer.download(memory[-1], 0, 4 * count).view(np.uint32)
-            for each in memory:
+            memory = {field: self.allocate(4 * count) for field in (*operands, "y_offset")}
+            for field, words in operands.items():
+                self.transfer.upload(words.view(np.uint8), memory[field], 0)
+            blocks = tuple(each.block for each in memory.values())
+            pipeline = self.pipelines.get(
+                variant, variant.pack_spec(spec).tobytes(), blocks, groups)
+            accesses = tuple(
+                (each, each.offset, each.offset + 4 * count, field not in operands)
+                for field, each in memory.items())
+            places = {field: each.offset // 4 for field, each in memory.items()}
+            self.recorder.dispatch(
+                pipeline, groups, variant.pack_push({**push, **places}), accesses, name)
+            results = self.transfer.download(memory["y_offset"], 0, 4 * count).view(np.uint32)
+            for each in memory.values():
                 each.free()
         return results
 
@@ -200,21 +215,36 @@ class _Runtime:
             self.lock.release()
 
 
-def _has_exact_units(adapter: Adapter) -> bool:
-    """Whether the driver's functions were measured to be exact; see :mod:`.exactness`. They are
-    measured now, if they were not: on a logical device that is closed again, so that no memory
-    and no pipeline of the measurement stays."""
+_MEASURED: Mapping[str, Callable[[_Runtime], bool]] = {
+    "exact_units": lambda runtime: not exactness.wrong(runtime.own_function),
+    "fragments_alike": lambda runtime: fragments.alike(runtime.own_fragments()),
+}
+"""Traits that are measured, and how."""
+
+
+def _measured_traits(adapter: Adapter) -> dict[str, bool]:
+    """The traits of a device that nobody knows until they are measured. Those that were not are
+    measured now: on a logical device that is closed again, so that no memory and no pipeline of the
+    measurement stays. Where the driver fails, a trait stays unknown."""
     driver = f"{adapter.name}, {adapter.driver} {adapter.driver_version}"
-    exact = exactness.known(driver)
-    if exact is None:
-        with contextlib.suppress(DmlError):  # it stays unknown where the driver fails
+    own = traits.of(adapter)
+    asked = [name for name in _MEASURED if traits.leaves_open(adapter, own, name)]
+    known = measurements.known(driver)
+    left = [name for name in asked if name not in known]
+    if left:
+        answers: dict[str, bool] = {}
+        with contextlib.suppress(DmlError):
             runtime = _Runtime(adapter)
             try:
-                exact = not exactness.wrong(runtime.own_function)
+                for name in left:
+                    with contextlib.suppress(DmlError):
+                        answers[name] = _MEASURED[name](runtime)
             finally:
                 runtime.close()
-            exactness.keep(driver, exact)
-    return bool(exact)
+        if answers:
+            measurements.keep(driver, **answers)
+            known |= answers
+    return {name: known[name] for name in asked if name in known}
 
 
 class _Plans:
@@ -347,12 +377,12 @@ class Device(SnakeCase):
         self.adapter = adapter if isinstance(adapter, Adapter) else choose(adapter)
         self.feature_level = FeatureLevel.of(feature_level)
         self.strict = strict
-        exact = traits.leaves_open(self.adapter) and _has_exact_units(self.adapter)
+        measured = _measured_traits(self.adapter)
         self.runtime = _Runtime(self.adapter)
         self.target = target_of(self.runtime.library, self.adapter)
-        if exact:
+        if measured:
             self.target = replace(
-                self.target, traits=replace(self.target.traits, exact_units=True))
+                self.target, traits=traits.as_measured(self.target.traits, measured))
         self.recorder = self.runtime.recorder
         self.compiled = _Compiled()
         self.plans = _Plans()

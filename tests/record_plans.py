@@ -85,7 +85,8 @@ def targets() -> dict[str, Target]:
     """What lowerings see of each device."""
     found = {name: target_of(ShaderLibrary(a.features, a.max_storage_buffers), a)
              for name, a in ADAPTERS.items()}
-    measured = replace(found["h200"].traits, exact_units=True)
+    measured = replace(
+        found["h200"].traits, exact_units=True, fragments_alike=True)
     return {**found, "h200": replace(found["h200"], traits=measured)}
 
 

@@ -2,22 +2,14 @@
 
 Vulkan lets drivers round as they like in many places. So kernels compute conversions, quotients
 and powers themselves, unless the device's functions are known to do (DeviceTraits.exact_units).
-What a driver does is measured once and kept in the user's cache folder. Without such a folder
-each process measures it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-
-from ..files import replaced
-from . import pipeline_file
 
 FUNCTIONS = ("fma", "to_half", "from_half", "from_int", "exp2", "log2", "sqrt", "inversesqrt",
              "quotient")
@@ -32,10 +24,6 @@ _NEAR_1 = 2.0**-21
 """How far log2 may be off from 0.5 to 2."""
 
 
-_unkept: dict[str, bool] = {}
-"""What this process measured of drivers, where there is no folder."""
-
-
 class Check(NamedTuple):
     """Words that a function takes, and what it should be, in FLOAT32 bits or whole numbers."""
 
@@ -43,36 +31,6 @@ class Check(NamedTuple):
     operands: tuple[np.ndarray, np.ndarray, np.ndarray]
     accepts: Callable[[np.ndarray], bool]
     """Whether these words are right."""
-
-
-def file() -> Path | None:
-    """Where measurements are kept; None for nowhere."""
-    where = pipeline_file.folder()
-    return where and where / "units.json"
-
-
-def known(driver: str) -> bool | None:
-    """What was measured of a driver; None if nothing was."""
-    path = file()
-    kept = _unkept.get(driver) if path is None else _kept(path).get(driver)
-    return kept if isinstance(kept, bool) else None
-
-
-def keep(driver: str, exact: bool) -> None:
-    """Keep a measurement: in the folder if it can be written, without one for this process."""
-    path = file()
-    if path is None:
-        _unkept[driver] = exact
-        return
-    with contextlib.suppress(OSError), replaced(path) as new:
-        new.write_text(json.dumps({**_kept(path), driver: exact}, indent=1), "utf-8")
-
-
-def _kept(path: Path) -> Mapping[str, object]:
-    with contextlib.suppress(OSError, ValueError):
-        table = json.loads(path.read_text("utf-8"))
-        return table if isinstance(table, dict) else {}
-    return {}
 
 
 def wrong(run: Run) -> list[str]:

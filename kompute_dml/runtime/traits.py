@@ -24,7 +24,6 @@ _SLOW_BARRIERS = ("llvmpipe",)
 _FENCES_GATHER = ("llvmpipe",)
 _SLOW_COMPILERS = ("SwiftShader driver",)
 _LOOPS_AT_UNDEFINED = ("SwiftShader driver",)
-_FRAGMENTS_ALIKE = ("NVIDIA",)
 _REGISTERS = {"NVIDIA": 1 << 16}
 _CHOOSES_SIZES = {"subgroupSizeControl", "computeFullSubgroups"}
 LEAST_LOOP_PASSES = 65_000
@@ -125,7 +124,7 @@ class DeviceTraits:
     """In a 16 x 16 FLOAT16 left operand an invocation holds the same elements as in a sum, and
     invocation l of rows l / 4 and l / 4 + 8 those of columns 2 (l % 4), + 1, + 8 and + 9, in this
     order. In right operands rows and columns are exchanged. Attention uses sums as operands,
-    products fill operands from memory. Tests confirm it."""
+    products fill operands from memory. A device of a GPU measures it (:mod:`.fragments`)."""
     masks_all: bool
     """Both sides of a branch are executed, under masks."""
     registers: int
@@ -181,9 +180,19 @@ def has_cuda(adapter: Adapter) -> bool:
     return adapter.driver in _HAS_CUDA
 
 
-def leaves_open(adapter: Adapter) -> bool:
-    """Whether :mod:`.exactness` measures if the driver has exact units. Those for CPUs have not."""
+def leaves_open(adapter: Adapter, own: DeviceTraits, name: str) -> bool:
+    """Whether a trait of a device is measured. Drivers for CPUs have no exact units. Only devices
+    with 16 x 16 matrix units have places of elements."""
+    if name == "fragments_alike" and not own.multiplies(16, 16, 16, "f16", "f32"):
+        return False
     return not adapter.is_cpu
+
+
+def as_measured(own: DeviceTraits, measured: Mapping[str, bool]) -> DeviceTraits:
+    """The traits of a device with those that were measured."""
+    return replace(
+        own, exact_units=measured.get("exact_units", own.exact_units),
+        fragments_alike=measured.get("fragments_alike", own.fragments_alike))
 
 
 def checks_bounds(adapter: Adapter) -> bool:
@@ -250,7 +259,7 @@ def _own(adapter: Adapter) -> DeviceTraits:
         cooperative_matrices=adapter.cooperative_matrices,
         exact_units=False,
         ieee_units=adapter.driver_version.startswith(_IEEE_UNITS.get(adapter.driver, ())),
-        fragments_alike=adapter.driver in _FRAGMENTS_ALIKE,
+        fragments_alike=False,
         masks_all=adapter.driver in _MASKS_ALL,
         registers=_REGISTERS.get(adapter.driver, 0),
         slow_barriers=adapter.driver in _SLOW_BARRIERS,

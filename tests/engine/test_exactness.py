@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import kompute_dml as dml
-from kompute_dml.runtime import exactness, traits
+from kompute_dml.runtime import exactness
 
 Function = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
@@ -84,87 +81,3 @@ def test_this_device_computes_each_function(device: dml.Device) -> None:
     assert run("from_half", halves, none, none).view("f4").tolist() == x.tolist()
     assert run("from_int", np.uint32([3, 1 << 31, 5]), none, none).view("f4").tolist() == [
         3.0, -2.0**31, 5.0]
-
-
-def test_a_driver_is_measured_once_and_kept(
-    device: dml.Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    measured = []
-
-    def wrong(run: exactness.Run) -> list[str]:
-        measured.append(run)
-        return []
-
-    monkeypatch.setenv("KOMPUTE_DML_PIPELINES", str(tmp_path))
-    monkeypatch.setattr(exactness, "wrong", wrong)
-    monkeypatch.setattr(traits, "leaves_open", lambda adapter: True)
-    for _ in range(2):
-        own = dml.Device(device.adapter)
-        assert own.target.traits.exact_units
-        own.close()
-    assert len(measured) == 1
-    assert list(json.loads((tmp_path / "units.json").read_text()).values()) == [True]
-
-
-def test_a_driver_that_fails_stays_unknown(
-    device: dml.Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def wrong(run: exactness.Run) -> list[str]:
-        raise dml.UnsupportedError("no pipeline")
-
-    monkeypatch.setenv("KOMPUTE_DML_PIPELINES", str(tmp_path))
-    monkeypatch.setattr(exactness, "wrong", wrong)
-    monkeypatch.setattr(traits, "leaves_open", lambda adapter: True)
-    own = dml.Device(device.adapter)
-    assert not own.target.traits.exact_units
-    assert not (tmp_path / "units.json").exists()
-    own.close()
-
-
-def test_without_a_cache_a_process_measures_once(
-    device: dml.Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measured = []
-    monkeypatch.setenv("KOMPUTE_DML_PIPELINES", "")
-    monkeypatch.setattr(exactness, "_unkept", {})
-    monkeypatch.setattr(exactness, "wrong", lambda run: measured.append(run) or [])
-    monkeypatch.setattr(traits, "leaves_open", lambda adapter: True)
-    for _ in range(2):
-        own = dml.Device(device.adapter)
-        assert own.target.traits.exact_units
-        own.close()
-    assert len(measured) == 1
-
-
-def test_what_is_no_measurement_counts_for_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("KOMPUTE_DML_PIPELINES", str(tmp_path))
-    for text in ("", "[]", '{"driver": 1}'):
-        (tmp_path / "units.json").write_text(text)
-        assert exactness.known("driver") is None
-    exactness.keep("driver", False)
-    exactness.keep("other", True)
-    assert exactness.known("driver") is False and exactness.known("other") is True
-
-
-@pytest.mark.parametrize("known", [False, True])
-def test_a_measurement_leaves_nothing_on_the_device(
-    device: dml.Device, monkeypatch: pytest.MonkeyPatch, known: bool
-) -> None:
-    adapter = replace(device.adapter, type="other")
-    driver = f"{adapter.name}, {adapter.driver} {adapter.driver_version}"
-    monkeypatch.setattr(exactness, "_unkept", {driver: False} if known else {})
-    own = dml.Device(adapter)
-    assert exactness.known(driver) is not None
-    runtime = own.runtime
-    assert not runtime.transfer._uploads and not runtime.transfer._downloads
-    assert not runtime.heap.blocks and not runtime.pipelines._cache
-    own.close()
-
-
-@pytest.mark.parametrize("driver", ["radv", "NVIDIA"])
-def test_gpus_are_measured(device: dml.Device, driver: str) -> None:
-    gpu = replace(device.adapter, type="discrete", driver=driver)
-    assert traits.leaves_open(gpu) and not traits.of(gpu).exact_units
-    assert not traits.leaves_open(replace(gpu, type="cpu"))

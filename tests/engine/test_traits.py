@@ -18,7 +18,7 @@ from kompute_dml.runtime import traits
 from record_plans import ADAPTERS
 
 H200 = ADAPTERS["h200"]
-KNOWN_OF_NVIDIA = ("fragments_alike", "registers", "cooperative_matrices")
+KNOWN_OF_NVIDIA = ("registers", "cooperative_matrices")
 
 
 @pytest.mark.parametrize("name", traits.EMULATED)
