@@ -158,7 +158,7 @@ class PlanBuilder:
         if "EXACT_UNITS" in variant.spec_ids:
             constants.setdefault("EXACT_UNITS", self.device.exact_units)
         if "WALK_RANK" in variant.spec_ids and self.device.is_cpu:
-            constants["WALK_RANK"] = words[0]
+            constants.setdefault("WALK_RANK", words[0])
         dispatch = Dispatch(variant, groups, tuple(bound), push or {}, constants)
         (self._initialize if once else self._execute).append(dispatch)
 

@@ -9,17 +9,10 @@
 #endif
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool HAS_C = false;
-// Whether four columns of the output are one aligned vector, and those of the tail's tensor.
-layout(constant_id = 3) const bool Y_VECTORS = false;
 // Split-K: several workgroups compute a tile. The last one adds up all sums in the order of K, so the
 // result does not depend on which one is last.
 layout(constant_id = 4) const bool SPLIT = false;
-// Whether four columns of C are one aligned vector, and whether its rows differ.
-layout(constant_id = 45) const bool C_VECTORS = false;
-layout(constant_id = 46) const bool C_ROWS = true;
-
-// Whether four columns of a part's sums are one aligned vector.
-layout(constant_id = 47) const bool SUM_VECTORS = false;
+layout(constant_id = 46) const bool C_ROWS = true;  // whether rows of C differ
 
 layout(push_constant) uniform Push {
     uint batches;
@@ -39,8 +32,9 @@ layout(push_constant) uniform Push {
     uint part_k;
     uint parts;
     uint activation_at;
+    uint alike;  // what sizes and strides allow, bits of Alike in float_dispatch.py
 #ifndef BLOCKED_B
-    uint batch_steps[4];  // of A, B, C and the output from batch to batch, if the walk's rank is 1
+    uint batch_steps[4];  // of A, B, C and the output from batch to batch, with ONE_STEP
 #else
     uint scale_block;  // strides of scales, and of zero points, from block to block and between columns
     uint scale_column;
@@ -58,6 +52,15 @@ layout(push_constant) uniform Push {
     TAIL_FIELD
     uint params_offset;
 };
+// Whether four columns of the output are one aligned vector, and those of the tail's tensor; four columns of
+// C; four columns of a part's sums; four elements of A, and of B, that are contiguous; and whether all
+// batches are one step apart.
+#define Y_VECTORS ((alike & 1u) != 0u)
+#define C_VECTORS ((alike & 2u) != 0u)
+#define SUM_VECTORS ((alike & 4u) != 0u)
+#define HAS_A_VECTORS ((alike & 8u) != 0u)
+#define HAS_B_VECTORS ((alike & 16u) != 0u)
+#define ONE_STEP ((alike & 32u) != 0u)
 #include "include/grid.glsl"
 #define WALK_RANKED
 #include "include/walk.glsl"
@@ -97,7 +100,7 @@ struct Tile {
 // The batch's first element in A, B, C and the output. Reading the walk's words takes long.
 uint[4] batch_at(uint batch) {
 #ifndef BLOCKED_B
-    if (WALK_RANK == 1u)
+    if (ONE_STEP)
         return uint[4](batch * batch_steps[0], batch * batch_steps[1], batch * batch_steps[2],
                        batch * batch_steps[3]);
 #endif
@@ -159,7 +162,7 @@ Beside beside_four(Tile t, uint row, uint column) {
     column = column < columns ? column : t.column;
     uint last = min(columns - column, 4u) - 1u;
     uint from = c_offset + t.at[2] + (C_ROWS ? row * c_row : 0u) + column * c_column;
-    if (C_VECTORS)
+    if (HAS_C && C_VECTORS)
         found.c = c_numbers(from);
     else if (HAS_C)
         [[unroll]] for (uint i = 0u; i < 4u; ++i) found.c[i] = c_float(from + min(i, last) * c_column);

@@ -2,12 +2,14 @@
 layout(binding = 0) readonly buffer APairs { uvec2 a_pairs[]; };
 layout(binding = 1) readonly buffer BPairs { uvec2 b_pairs[]; };
 
-// Whether four contiguous elements of a matrix follow its rows or columns, else K;
-// and whether they are one aligned load.
+// Whether four contiguous elements of a matrix follow its rows or columns, else K.
 layout(constant_id = 5) const bool A_MN_CONTIGUOUS = false;
-layout(constant_id = 6) const bool A_VECTORS = false;
-layout(constant_id = 7) const bool B_MN_CONTIGUOUS = false;
-layout(constant_id = 8) const bool B_VECTORS = false;
+layout(constant_id = 6) const bool B_MN_CONTIGUOUS = false;
+// Whether four elements are one aligned load: never, as a push field tells for A and for B, or always.
+layout(constant_id = 7) const uint VECTORS = 0u;
+const bool ALL_VECTORS = VECTORS == 2u;
+#define A_VECTORS (ALL_VECTORS || VECTORS == 1u && HAS_A_VECTORS)
+#define B_VECTORS (ALL_VECTORS || VECTORS == 1u && HAS_B_VECTORS)
 
 vec4 from_halves(uvec2 pair) {
     if (HAS_EXACT_UNITS) return vec4(unpackHalf2x16(pair.x), unpackHalf2x16(pair.y));

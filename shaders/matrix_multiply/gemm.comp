@@ -61,7 +61,7 @@ void main() {
     [[unroll]] for (int i = 0; i < int(BLOCK_ROWS); ++i)
         [[unroll]] for (int j = 0; j < COLUMN_FOURS; ++j) sums[i][j] = vec4(0.0);
     // Whole slices are read without conditions, the last one twice.
-    const bool A_WHOLE = A_VECTORS && !ENDS_INSIDE, B_WHOLE = B_VECTORS && !ENDS_INSIDE;
+    const bool WHOLE = ALL_VECTORS && !ENDS_INSIDE;
     uint a_at[A_LOADS], b_at[B_LOADS];
     [[unroll]] for (int n = 0; n < A_LOADS; ++n) {
         uvec2 at = place(A_MN_CONTIGUOUS, TILE_ROWS, n);
@@ -81,13 +81,13 @@ void main() {
         uint k = t.begin + (slice) * TILE_K, whole = min(slice, slices - 1u); \
         [[unroll]] for (int n = 0; n < A_LOADS; ++n) { \
             uvec2 at = place(A_MN_CONTIGUOUS, TILE_ROWS, n); \
-            if (A_WHOLE) a_next[n] = VECTOR_AT(a, a_at[n] + whole * a_step); \
+            if (WHOLE) a_next[n] = VECTOR_AT(a, a_at[n] + whole * a_step); \
             else a_next[n] = a_four(A_MN_CONTIGUOUS, A_VECTORS, a_offset + t.at[0], t.row + at.x, rows, \
                                     a_row, k + at.y, t.end, a_k); \
         } \
         [[unroll]] for (int n = 0; n < B_LOADS; ++n) { \
             uvec2 at = place(B_MN_CONTIGUOUS, TILE_COLUMNS, n); \
-            if (B_WHOLE) b_next[n] = VECTOR_AT(b, b_at[n] + whole * b_step); \
+            if (WHOLE) b_next[n] = VECTOR_AT(b, b_at[n] + whole * b_step); \
             else b_next[n] = b_four(B_MN_CONTIGUOUS, B_VECTORS, b_offset + t.at[1], t.column + at.x, \
                                     columns, b_column, k + at.y, t.end, b_k); \
         } \

@@ -27,7 +27,7 @@ layout(constant_id = 9) const bool ENDS_INSIDE = true;  // whether K is no multi
     float found[BLOCK][4]; \
     EACH_ROW for (uint n = 0u; n < BLOCK; ++n) { \
         uint l = line + (across ? n / 4u * 4u : n), e = k + (across ? n % 4u : 0u); \
-        vec4 four = vectors && !ENDS_INSIDE \
+        vec4 four = ALL_VECTORS && !ENDS_INSIDE \
             ? VECTOR(x, from + min(l, lines - (across ? 4u : 1u)) * line_step + e * k_step) \
             : x##_four(across, vectors, from, l, lines, line_step, e, t.end, k_step); \
         [[unroll]] for (uint i = 0u; i < 4u; ++i) \

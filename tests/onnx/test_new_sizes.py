@@ -251,12 +251,6 @@ _UNTYPED = (*_LEGACY, "GroupNormalization", "SimplifiedLayerNormalization", "Swi
 """Operators of which ONNX does not infer the type of the result."""
 _FEW = 6
 """The most values that a specialization constant takes for all sizes."""
-_LATE = {
-    "Gemm": 2, "MatMul": 3, "LinearAttention": 1,  # whether A, B and Y have whole vectors
-    "Resize": 6,  # cubic: two products
-}
-"""Pipelines that come after the fourth size, of kernels that tell more sizes apart than the first
-four show. All constants are bounded: see _FEW."""
 _BY_VALUES = [("", op) for op in _words("Compress ConstantOfShape NonZero Range")]
 """Values, not the sizes of inputs, tell their sizes."""
 _BY_ATTRIBUTES = [("", op) for op in _words("RandomNormal RandomUniform")]
@@ -331,7 +325,7 @@ def test_sizes_need_no_new_pipelines(
     case: Case, device: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     early, later = _early_and_later(case, device, monkeypatch)
-    assert len(later - early) <= _LATE.get(case.op, 0), later - early
+    assert not later - early
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -19,6 +19,7 @@ from kompute_dml.lowering.plan import TEMPORARY, Dispatch, Plan, Target
 from kompute_dml.operators import chain
 from kompute_dml.operators.base import widened
 from kompute_dml.operators.matrix_multiply import float_kernels, gemm
+from kompute_dml.operators.matrix_multiply.float_dispatch import Alike
 from kompute_dml.operators.matrix_multiply.float_product import FloatLaunch, FloatProduct
 from kompute_dml.runtime.adapters import CooperativeMatrix
 from kompute_dml.runtime.shader_library import sizes
@@ -239,8 +240,8 @@ def test_kernels_of_a_gpu_compute_the_same(
     name, _, parts = kernel.partition("-split")
     assert dispatch.variant.name == f"gemm.{name}"
     assert dispatch.push["parts"] == int(parts or 1)
-    assert dispatch.spec["SUM_VECTORS"] == (columns == 72)
-    assert dispatch.spec["ENDS_INSIDE"] == (k == 100)
+    assert bool(dispatch.push["alike"] & Alike.SUM_VECTORS) == (columns == 72)
+    assert dispatch.spec["ENDS_INSIDE"] == (k == 100 or dispatch.spec["VECTORS"] < 2)
 
 
 @pytest.mark.parametrize(("sizes", "kernel", "parts"), [
@@ -273,8 +274,9 @@ def test_c_is_read_in_vectors_where_it_consists_of_them(
     compiled = own.compile_operator(own.create_operator(dml.GemmOperatorDesc(
         a_tensor=a, b_tensor=b, c_tensor=c, output_tensor=dml.TensorDesc("float32", (48, 64)),
         trans_a=0, trans_b=0, alpha=1.0, beta=1.0)))
-    spec = compiled.plan.execute[0].spec
-    assert (spec["C_ROWS"], spec["C_VECTORS"]) == (rows, vectors)
+    (dispatch,) = compiled.plan.execute
+    assert dispatch.spec["C_ROWS"] == rows
+    assert bool(dispatch.push["alike"] & Alike.C_VECTORS) == vectors
 
 
 @pytest.mark.parametrize(("data_type", "sizes", "kernel", "workgroups"), [
@@ -592,7 +594,7 @@ def test_the_plan_of_few_rows_of_any_strides_with_a_tail(
     assert dispatch.push["c_row"] == dispatch.push["y_row"] == pitch
     assert dispatch.push["c_column"] == dispatch.push["y_column"] == step
     assert dispatch.spec["HAS_C"] and dispatch.spec["HAS_TAIL_TENSOR"]
-    assert not dispatch.spec["C_VECTORS"] and not dispatch.spec["Y_VECTORS"]
+    assert not dispatch.push["alike"] & (Alike.C_VECTORS | Alike.Y_VECTORS)
 
 
 @pytest.mark.parametrize(("batches", "trans_a"), [(1, 1), (3, 1), (3, 0)])

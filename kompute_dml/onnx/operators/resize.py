@@ -233,13 +233,13 @@ def _weighted(
         matrix[~within.reshape(-1)] = 0
         inside = inside & within
         before, after = x.shape[:d], x.shape[d + 1 :]
-        weights = builder.constant(matrix.astype(_FLOAT))
+        weights = matrix.astype(_FLOAT)
         if product(after) == 1:
             rows = builder.reshape(x, (product(before), x.shape[d]))
-            weighted = product_of(builder, rows, weights.transpose((1, 0)))
+            weighted = product_of(builder, rows, builder.constant(np.ascontiguousarray(weights.T)))
         else:
             planes = builder.reshape(x, (product(before), x.shape[d], product(after)))
-            weighted = product_of(builder, weights, planes)
+            weighted = product_of(builder, builder.constant(weights), planes)
         x = builder.reshape(weighted, (*before, sizes[d], *after))
     outside = float(node.attributes.get("extrapolation_value", 0.0))
     if outside and not inside.all():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +19,18 @@ from ...lowering.walk import Walk
 from ..base import OperatorDesc
 from ..movement import PaddingOperatorDesc
 from .float_product import FloatLaunch, FloatProduct, MatrixView
+
+
+class Alike(enum.IntFlag):
+    """What sizes and strides allow, a push field of include/gemm.glsl."""
+
+    Y_VECTORS = 1
+    C_VECTORS = 2
+    SUM_VECTORS = 4
+    A_VECTORS = 8
+    B_VECTORS = 16
+    ONE_STEP = 32
+
 
 PACK, STRIP = "gemm_pack", 64
 """Packs B in strips of so many columns, and so many of K at a time."""
@@ -127,22 +140,30 @@ def dispatch_product(
     for name, axes in (("a", ("row", "k")), ("b", ("k", "column")), ("c", ("row", "column")),
                        ("y", ("row", "column"))):
         push |= {f"{name}_{axis}": s for axis, s in zip(axes, g.steps.get(name, (0, 0)))}
+    one_step = bool((more_push or {}).get("batch_steps"))
     (row, column), (c_row, c_column) = g.steps["y"], g.steps.get("c", (0, 0))
     spec: dict[str, int] = {
         "TYPE": d.output_tensor.data_type.code, "HAS_C": "c" in g.views, "SPLIT": parts > 1,
-        "Y_VECTORS": column == 1 and p.tail_is_aligned and g.begins_with_vectors("y", 4, row),
-        "C_VECTORS": c_column == 1 and g.columns % 4 == 0 and g.begins_with_vectors("c", 4, c_row),
-        "C_ROWS": c_row != 0, "SUM_VECTORS": g.columns % 4 == 0, "WALK_RANK": g.walk.words[0],
+        "C_ROWS": c_row != 0, "WALK_RANK": 2 if one_step else g.walk.words[0],
         **launch.spec, **fused.spec,
     }
+    vectors = {side: bool(g.vectors(side, 4)) for side in "ab"} if launch.each == 4 else {}
+    whole = g.columns % 4 == 0
+    push["alike"] = sum(bit for bit, is_so in (
+        (Alike.Y_VECTORS, column == 1 and p.tail_is_aligned and g.begins_with_vectors("y", 4, row)),
+        (Alike.C_VECTORS, c_column == 1 and whole and g.begins_with_vectors("c", 4, c_row)),
+        (Alike.SUM_VECTORS, whole), (Alike.A_VECTORS, vectors.get("a")),
+        (Alike.B_VECTORS, vectors.get("b")), (Alike.ONE_STEP, one_step)) if is_so)
     if launch.each:
         for side in "a" if launch.packed_b else "ab":
             way = g.vectors(side, launch.each)
             stride, k_stride, _ = g.layout(side)
             spec[f"{side.upper()}_MN_CONTIGUOUS"] = way == "mn" if way else stride < k_stride
-            if launch.each == 4:
-                spec[f"{side.upper()}_VECTORS"] = bool(way)
         spec["ENDS_INSIDE"] = g.k % launch.k != 0
+        if vectors:
+            # A driver for CPUs executes both sides of a branch. A minimum costs it little.
+            spec["VECTORS"] = 2 if all(vectors.values()) else 0 if p.device.is_cpu else 1
+            spec["ENDS_INSIDE"] |= spec["VECTORS"] < 2 or p.device.is_cpu
     p.dispatch(
         fused.variant(launch.shader), tiles * parts, params=[*g.walk.words, *fused.words],
         push={**push, **(more_push or {})}, spec={**spec, **(more_spec or {})},
