@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..device import Device
 
 _DEQUANTIZE = ("DEQUANTIZE", "ELEMENT_WISE_DEQUANTIZE_LINEAR")
-_LITTLE = 64 << 10
+_LITTLE = 1 << 20
 """Bytes of a constant that is computed from smaller ones."""
 
 

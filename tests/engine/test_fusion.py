@@ -457,6 +457,20 @@ def test_what_constants_make_is_computed_once(monkeypatch: pytest.MonkeyPatch) -
     np.testing.assert_array_equal(fused[1][0], plain[1][0])
 
 
+@pytest.mark.parametrize(("size", "left"), [(512, 0), (513, 1)])
+def test_a_mask_of_a_megabyte_is_computed_once(
+    size: int, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of positions, which take much less. A larger one is computed in each run."""
+    nodes = [node("Tanh", "rows", "t"), node("Sub", "t columns", "m"), node("MatMul", "x m", "y")]
+    positions = np.arange(size, dtype=np.float32)
+    fused, plain = _both(monkeypatch, nodes, {"x": _numbers(1, size)},
+                         {"rows": positions[:, None], "columns": positions}, ["y"])
+    assert fused[0] == ["ELEMENT_WISE_SUBTRACT"] * left + ["GEMM"]
+    assert plain[0] == ["ACTIVATION_TANH", "ELEMENT_WISE_SUBTRACT", "GEMM"]
+    np.testing.assert_array_equal(fused[1][0], plain[1][0])
+
+
 def test_convolutions_hand_on_channels_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to an operator that needs another layout. The results are the same."""
     monkeypatch.setattr(DeviceTraits, "multiplies", lambda *shape: True)
@@ -553,8 +567,19 @@ def test_parts_of_channels_stay_side_by_side(
              node("Resize", "h - scales", "i", mode="nearest"), node("Conv", "i u", "y")]
     constants = {"w": _numbers(8, 3, 3, 3) / 4, "u": _numbers(4, 4, 1, 1),
                  "v": _numbers(4, 12, 1, 1)}
-    fused, plain = _both(
-        monkeypatch, nodes, {"x": _numbers(images, 3, 5, 6)}, constants, ["y"], np.float16)
+    emit, strides = Builder.emit, {}
+
+    def noted(builder: Builder, name: str, tensors: Any, **more: Any) -> None:
+        slot = "input_tensor" if name == "RESAMPLE2" else "output_tensor"
+        strides[name] = tuple(tensors[slot][2])
+        emit(builder, name, tensors, **more)
+
+    model = nodes, {"x": _numbers(images, 3, 5, 6)}, constants, ["y"], np.float16
+    with monkeypatch.context() as patched:
+        patched.setattr(Builder, "emit", noted)
+        _run(*model)
+    assert strides["JOIN"][1] == strides["RESAMPLE2"][-1] == 1
+    fused, plain = _both(monkeypatch, *model)
     *inside, last = fused[0]
     assert {*inside} == {"CONVOLUTION", "ELEMENT_WISE_CHAIN", "JOIN", "RESAMPLE2"}
     assert last == "ELEMENT_WISE_IDENTITY"  # a model's results are packed
