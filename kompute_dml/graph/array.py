@@ -15,13 +15,8 @@ from ..dtypes import BOOL as BOOL
 from ..dtypes import DataType
 from ..errors import ValidationError
 from ..layout import Ints, product
+from ..tensors.types import device_type as device_type
 from .memory import Storage
-
-
-@functools.cache  # NumPy's comparisons of types are slow
-def device_type(dtype: np.dtype[np.generic]) -> DataType:
-    """The data type on the device for a NumPy type: UINT8 for bool, else the same type."""
-    return DataType.UINT8 if dtype == BOOL else DataType.of(dtype)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -65,6 +65,10 @@ class Storage:
             root = root._into
         return root
 
+    def begins_as(self, other: Storage) -> bool:
+        """Whether it begins where ``other`` does, in the same memory."""
+        return (self.root, self.begin) == (other.root, other.begin)
+
     def merge(self, other: Storage) -> None:
         """Let ``other`` have this one's memory. The step that last uses this one first uses
         ``other``."""

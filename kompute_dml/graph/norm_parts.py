@@ -47,7 +47,7 @@ def _squared(node: Node) -> str:
     if node.name != "ELEMENT_WISE_MULTIPLY":
         return ""
     a, b = (node.storages[s] for s in OTHER)
-    same = (a.root, a.begin) == (b.root, b.begin) and alike(*map(node.tensor, OTHER))
+    same = a.begins_as(b) and alike(*map(node.tensor, OTHER))
     return "a_tensor" if same else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import warnings
 from typing import TYPE_CHECKING, Any, TypeGuard, Union
@@ -29,8 +30,9 @@ uint8, uint16, uint32, uint64 = np.uint8, np.uint16, np.uint32, np.uint64
 bool_ = np.bool_
 
 
+@functools.cache  # NumPy's comparisons of types are slow
 def device_type(dtype: DType[np.generic]) -> DataType:
-    """The data type of such elements on a device."""
+    """The data type of such elements on a device: UINT8 for bool, else the same type."""
     return DataType.UINT8 if dtype == BOOL else DataType.of(dtype)
 
 

@@ -97,8 +97,8 @@ class _Chain:
                 elif place is None or place.data_type is not self._seen[node].data_type:
                     return None
                 else:
-                    same = [i for i, (s, t) in enumerate(tensors) if t == place and (
-                        s.root, s.begin) == (storage.root, storage.begin)]
+                    same = [i for i, (s, t) in enumerate(tensors)
+                            if t == place and s.begins_as(storage)]
                     sources.append(same[0] if same else len(tensors))
                     tensors += [] if same else [(storage, place)]
             more = chain.steps_of(node.desc, sources, chain.MOST_TENSORS + len(steps))

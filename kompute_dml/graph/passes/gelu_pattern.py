@@ -65,8 +65,7 @@ def gelu_pattern(g: Nodes) -> None:
 
 
 def _reads(node: Node, slot: str, x: tuple[Storage, TensorDesc]) -> bool:
-    storage = node.storages[slot]
-    return (storage.root, storage.begin) == (x[0].root, x[0].begin) and node.tensor(slot) == x[1]
+    return node.storages[slot].begins_as(x[0]) and node.tensor(slot) == x[1]
 
 
 def _half(g: Nodes, node: Node, slot: str, x: tuple[Storage, TensorDesc]) -> Node | None:

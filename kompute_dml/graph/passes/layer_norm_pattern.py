@@ -89,10 +89,8 @@ class _LayerNorm:
         d: Any = mean and mean.desc
         if mean is None or mean.name != "REDUCE" or d.function != ReduceFunction.AVERAGE:
             return None
-        x, seen = diff.tensor("a_tensor"), mean.storages["input_tensor"]
-        own = diff.storages["a_tensor"]
-        axes = self._axes(mean, x)
-        if (seen.root, seen.begin) != (own.root, own.begin) or axes is None:
+        axes = self._axes(mean, diff.tensor("a_tensor"))
+        if axes is None or not mean.storages["input_tensor"].begins_as(diff.storages["a_tensor"]):
             return None
         return (mean, axes) if _repeats(diff, axes) else None
 
@@ -108,8 +106,8 @@ class _LayerNorm:
     def _same(self, diff: Node, again: Node) -> bool:
         """PyTorch subtracts the mean twice."""
         return again is diff or (again.name == diff.name and again.desc == diff.desc and all(
-            (s.root, s.begin) == (again.storages[f].root, again.storages[f].begin)
-            for f, s in diff.storages.items() if f != "output_tensor"))
+            s.begins_as(again.storages[f]) for f, s in diff.storages.items()
+            if f != "output_tensor"))
 
     def _private(
         self, diff: Node, again: Node, square: Node, quotient: Node, mean: Node

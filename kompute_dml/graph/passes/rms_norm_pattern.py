@@ -46,8 +46,7 @@ def _replace(g: Nodes, root: Node) -> None:
     x, storage = last.tensor(x_slot), last.storages[x_slot]
     packed = moved(x, x.sizes, packed_strides(x.sizes))
     axes = mean.desc.axes
-    read = square.storages[under.slot]
-    if not ((read.root, read.begin) == (storage.root, storage.begin)
+    if not (square.storages[under.slot].begins_as(storage)
             and alike(square.tensor(under.slot), packed) and alike(x, packed)
             and alike(output_of(square), packed) and alike(mean.tensor("input_tensor"), packed)
             and alike(output_of(last), packed) and alike(last.tensor(side), repeated(x, axes))):

@@ -16,7 +16,7 @@ def swish_pattern(g: Nodes) -> None:
             continue
         product, slot = user
         x, other = gate.storages["input_tensor"], product.storages[OTHER[slot]]
-        same = (x.root, x.begin) == (other.root, other.begin) and alike(
+        same = x.begins_as(other) and alike(
             gate.tensor("input_tensor"), product.tensor(OTHER[slot]))
         if not same or not alike(gate.tensor("input_tensor"), product.tensor(slot)):
             continue

@@ -104,8 +104,7 @@ class _Gelu:
         if self._x is None:
             return False
         storage, tensor = node.storages[slot], node.tensor(slot)
-        return (storage.root, storage.begin) == (self._x[0].root, self._x[0].begin) and alike(
-            tensor, self._x[1])
+        return storage.begins_as(self._x[0]) and alike(tensor, self._x[1])
 
     def _rewrite(self, a: float, b: float) -> None:
         """Five operators, which are one dispatch, in the places of the last ones."""
