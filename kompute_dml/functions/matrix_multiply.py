@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,13 +12,13 @@ from ..errors import ValidationError, expect, refuse
 from ..layout import broadcast_sizes, pad_left
 from ..operators.matrix_multiply.gemm import GemmOperatorDesc
 from ..operators.matrix_multiply.integer import MatrixMultiplyIntegerOperatorDesc
-from ..operators.matrix_multiply.product import SLOTS, VECTORS
 from ..operators.matrix_multiply.quantized import QuantizedLinearMatrixMultiplyOperatorDesc
 from ..operators.matrix_multiply.to_float import MatrixMultiplyIntegerToFloatOperatorDesc
 from .call import as_tensor, device_of, output, run, whole_numbers
 from .registry import function
 
 if TYPE_CHECKING:
+    from ..device import Device
     from ..operators.base import OperatorDesc
     from ..tensors import Tensor
     from ..tensors.types import DataTypeLike, TensorLike
@@ -73,22 +74,9 @@ def matrix_multiply_integer(
     name = "matrix_multiply_integer"
     device = device_of(a, b, a_zero_point, b_zero_point, out)
     a, b = as_tensor(device, name, "a", a), as_tensor(device, name, "b", b)
-    leading = _leading(name, a, b)
-    y = output(device, out, name, (*leading, a.sizes[-2], b.sizes[-1]), DataType.INT32)
-    zeros = {
-        "a_zero": None if a_zero_point is None else whole_numbers(
-            device, name, "a_zero_point", a_zero_point, a.data_type),
-        "b_zero": None if b_zero_point is None else whole_numbers(
-            device, name, "b_zero_point", b_zero_point, b.data_type),
-    }
-    rank = max(2, *(0 if t is None else t.ndim for t in zeros.values()))
-    run(MatrixMultiplyIntegerOperatorDesc, device, {
-        "a_tensor": a.broadcast_to(*leading, *a.sizes[-2:]),
-        "b_tensor": b.broadcast_to(*leading, *b.sizes[-2:]),
-        "output_tensor": y,
-        **{SLOTS[n]: _along(t, VECTORS[n], rank) for n, t in zeros.items()},
-    })
-    return y
+    return _product(
+        MatrixMultiplyIntegerOperatorDesc, name, device, a, b, out, DataType.INT32,
+        _zeros(device, name, a=(a_zero_point, a.data_type), b=(b_zero_point, b.data_type)))
 
 
 @function
@@ -113,29 +101,52 @@ def quantized_linear_matrix_multiply(
     device = device_of(a, a_scale, b, b_scale, output_scale, a_zero_point, b_zero_point,
                        output_zero_point, out)
     a, b = as_tensor(device, name, "a", a), as_tensor(device, name, "b", b)
-    leading = _leading(name, a, b)
     if data_type is None:
         known = out if out is not None else output_zero_point
         data_type = getattr(known, "dtype", a.data_type)
     kind = DataType.of(data_type)
-    y = output(device, out, name, (*leading, a.sizes[-2], b.sizes[-1]), kind)
-    vectors: dict[str, tuple[Tensor | None, int]] = {}
-    for field, axis, scale, zero, matrix_kind in (
-        ("a", -2, a_scale, a_zero_point, a.data_type),
-        ("b", -1, b_scale, b_zero_point, b.data_type),
-        ("output", -2, output_scale, output_zero_point, kind),
-    ):
-        vectors[f"{field}_scale"] = (
-            as_tensor(device, name, f"{field}_scale", scale, DataType.FLOAT32), axis)
-        vectors[f"{field}_zero_point"] = (None if zero is None else whole_numbers(
-            device, name, f"{field}_zero_point", zero, matrix_kind), axis)
-    rank = max(2, *(t.ndim for t, _ in vectors.values() if t is not None))
-    run(QuantizedLinearMatrixMultiplyOperatorDesc, device, {
+    vectors = {
+        **_scales(device, name, DataType.FLOAT32, a=a_scale, b=b_scale, output=output_scale),
+        **_zeros(device, name, a=(a_zero_point, a.data_type), b=(b_zero_point, b.data_type),
+                 output=(output_zero_point, kind))}
+    return _product(QuantizedLinearMatrixMultiplyOperatorDesc, name, device, a, b, out, kind,
+                    vectors)
+
+
+def _scales(
+    device: Device, name: str, kind: DataType, **scales: TensorLike
+) -> dict[str, Tensor | None]:
+    """Scales by matrix."""
+    return {f"{side}_scale": as_tensor(device, name, f"{side}_scale", scale, kind)
+            for side, scale in scales.items()}
+
+
+def _zeros(
+    device: Device, name: str, **zeros: tuple[TensorLike | None, DataType]
+) -> dict[str, Tensor | None]:
+    """Zero points by matrix."""
+    return {f"{side}_zero_point": None if zero is None else whole_numbers(
+        device, name, f"{side}_zero_point", zero, kind) for side, (zero, kind) in zeros.items()}
+
+
+def _product(
+    desc: type[OperatorDesc], name: str, device: Device, a: Tensor, b: Tensor,
+    out: Tensor | None, kind: DataType, vectors: Mapping[str, Tensor | None],
+    bias: TensorLike | None = None
+) -> Tensor:
+    """A product of integers. ``vectors`` lie along the rows of A and of the output, or along the
+    columns of B."""
+    leading = _leading(name, a, b)
+    sizes = (*leading, a.sizes[-2], b.sizes[-1])
+    y = output(device, out, name, sizes, kind)
+    more = {} if bias is None else {
+        "bias_tensor": _broadcast(name, "bias", as_tensor(device, name, "bias", bias, kind), sizes)}
+    rank = max(2, *(0 if t is None else t.ndim for t in vectors.values()))
+    run(desc, device, {
         "a_tensor": a.broadcast_to(*leading, *a.sizes[-2:]),
-        "b_tensor": b.broadcast_to(*leading, *b.sizes[-2:]),
-        "output_tensor": y,
-        **{f"{n}_tensor": _along(t, axis, rank) for n, (t, axis) in vectors.items()},
-    })
+        "b_tensor": b.broadcast_to(*leading, *b.sizes[-2:]), "output_tensor": y, **more,
+        **{f"{field}_tensor": _along(t, -1 if field[0] == "b" else -2, rank)
+           for field, t in vectors.items()}})
     return y
 
 
@@ -185,38 +196,14 @@ def matrix_multiply_integer_to_float(
     name = "matrix_multiply_integer_to_float"
     device = device_of(a, a_scale, b, b_scale, a_zero_point, b_zero_point, bias, out)
     a, b = as_tensor(device, name, "a", a), as_tensor(device, name, "b", b)
-    leading = _leading(name, a, b)
-    sizes = (*leading, a.sizes[-2], b.sizes[-1])
-
     if output_data_type is None:
         model = getattr(out if out is not None else a_scale, "dtype", None)
         output_data_type = "float16" if model == np.float16 else "float32"
     kind = DataType.of(output_data_type)
-    y = output(device, out, name, sizes, kind)
-    if bias is not None:
-        bias = _broadcast(name, "bias", as_tensor(device, name, "bias", bias, kind), sizes)
-    vectors = {
-        "a_scale": as_tensor(device, name, "a_scale", a_scale, kind),
-        "a_zero": None if a_zero_point is None else whole_numbers(
-            device, name, "a_zero_point", a_zero_point, a.data_type),
-        "b_scale": as_tensor(device, name, "b_scale", b_scale, kind),
-        "b_zero": None if b_zero_point is None else whole_numbers(
-            device, name, "b_zero_point", b_zero_point, b.data_type),
-    }
-    rank = max(2, *(t.ndim for t in vectors.values() if t is not None))
-    tensors = {
-        "a": a.broadcast_to(*leading, *a.sizes[-2:]),
-        "b": b.broadcast_to(*leading, *b.sizes[-2:]),
-        "bias": bias,
-        "out": y,
-        **{name: _along(t, VECTORS[name], rank) for name, t in vectors.items()},
-    }
-    run(
-        MatrixMultiplyIntegerToFloatOperatorDesc,
-        device,
-        {SLOTS[name]: t for name, t in tensors.items()},
-    )
-    return y
+    vectors = {**_scales(device, name, kind, a=a_scale, b=b_scale), **_zeros(
+        device, name, a=(a_zero_point, a.data_type), b=(b_zero_point, b.data_type))}
+    return _product(MatrixMultiplyIntegerToFloatOperatorDesc, name, device, a, b, out, kind,
+                    vectors, bias)
 
 
 def _along(t: Tensor | None, axis: int, rank: int) -> Tensor | None:
