@@ -104,8 +104,17 @@ def training(work: networks.Workload, wait: Callable[[], None], compiled: Callab
     return Repeated(run, wait)
 
 
+def eager_training(
+    work: networks.Workload, wait: Callable[[], None], compiled: Callable[[Any], Any],
+    **options: object
+) -> Repeated:
+    """Forward, backward and AdamW, an operator at a time."""
+    return training(work, wait, lambda f: f, **options)
+
+
 USED: dict[str, Callable[..., Repeated]] = {
-    "eager": eager, "inference": inference, "training": training}
+    "eager": eager, "inference": inference, "eager training": eager_training,
+    "training": training}
 
 
 class NetworkBench:
@@ -128,7 +137,7 @@ class NetworkBench:
     def run(self, names: Sequence[str], seconds: float) -> Iterator[NetworkRow]:
         """The rows of these networks. After so many seconds none is begun."""
         uses = [(name, use) for name in names for use in USED
-                if use != "training" or name != networks.ONE]  # which has no weights
+                if "training" not in use or name != networks.ONE]  # which has no weights
         for name, use in in_time(uses, " ".join, seconds, self.left_out):
             try:
                 row = self._row(name, use)
@@ -164,7 +173,7 @@ class NetworkBench:
         try:
             work = networks.workload(name, self.large).to(where)
             options = {}
-            if use == "training":
+            if "training" in use:
                 options = {"fused": peer != "inductor", "capturable": peer == "graphs"}
             call = USED[use](work, wait, torch.compile if peer == "inductor" else lambda f: f,
                              **options)

@@ -144,6 +144,8 @@ class Recorder:
         """Submits so far."""
         self.dispatches = 0
         """Dispatches recorded so far. What is replayed does not count."""
+        self.replays = 0
+        """Recordings submitted again so far."""
         self.waiting_to_free = 0
         """Freed bytes that pending batches still use."""
         self._ticket = None if engine.reports_errors else make_ticket()
@@ -457,6 +459,7 @@ class Recorder:
 
     def replay(self, recording: Recording) -> None:
         self.check()
+        self.replays += 1
         if self.recording is not None:
             raise DmlError("a recording cannot be replayed while another is active")
         for batch in recording.batches:

@@ -69,6 +69,8 @@ class Transfer:
         """For a slot to upload."""
         self._downloads: dict[int, list[_Slot]] = {}
         self._pool: ThreadPoolExecutor | None = None
+        self.moves = 0
+        """Uploads and downloads so far."""
 
     def _move(self, target: np.ndarray, source: np.ndarray) -> None:
         """Copy bytes on the host. The caller copies its part, and those that no thread has begun
@@ -101,6 +103,7 @@ class Transfer:
 
         The bytes after it, up to a multiple of 4, become zero. ``data`` may change afterwards.
         """
+        self.moves += 1
         if self._engine.host_writes_storage:
             begin = to.offset + offset
             end = begin + data.nbytes
@@ -130,6 +133,7 @@ class Transfer:
     ) -> np.ndarray:
         """Wait for the bytes of ``source`` from ``offset`` (a multiple of 4) on, and copy them to
         ``out`` or a new array."""
+        self.moves += 1
         result = np.empty(nbytes, np.uint8) if out is None else out
         if self._engine.host_reads_storage:
             begin = source.offset + offset

@@ -21,7 +21,7 @@ import kompute_dml as dml
 
 from ..errors import DmlError, OutOfMemoryError
 from ..runtime.heap import Allocation
-from . import fallback, memory
+from . import fallback, memory, tape
 from .decompositions import decompositions, references
 from .module import Module
 from .rows.random import drawn_from
@@ -105,9 +105,11 @@ def run(op: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     leaves, spec = pytree.tree_flatten(
         (args, {k: v for k, v in kwargs.items() if k not in _IGNORED}))
     inputs = []
+    known: dict[int, Value] = {}
+    """By tensor: functions know a tensor that comes twice."""
     for i, x in enumerate(leaves):
         if isinstance(x, torch.Tensor):
-            leaves[i] = v = unwrapped(x)
+            leaves[i] = v = known.get(id(x)) or known.setdefault(id(x), unwrapped(x))
             if v.data is not None:
                 inputs.append(v.data.allocation)
     a, k = pytree.tree_unflatten(leaves, spec)
@@ -130,6 +132,14 @@ def run(op: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 @memory.raises_as_torch
 def dispatch(op: Operator, *args: Any, **kwargs: Any) -> Any:
     """Run an operator on tensors of the device."""
+    data = _OF_NUMBERS.get(op)
+    if data is not None and all(
+            x.dtype == torch.float32 and x.device.type == memory.NAME for x in args[0]):
+        op, args = data, (*args[:-1], _as_data(args[-1], data))
+    return tape.run(op, args, kwargs, functools.partial(_dispatch, op, *args, **kwargs))
+
+
+def _dispatch(op: Operator, *args: Any, **kwargs: Any) -> Any:
     if op in LOWERINGS:
         try:
             return run(op, args, kwargs)
@@ -156,6 +166,25 @@ def dispatch(op: Operator, *args: Any, **kwargs: Any) -> Any:
     return on_host(op, args, kwargs, "no lowering")
 
 
+def _numbers_as_data() -> dict[Operator, Operator]:
+    """Optimizers give lists of numbers that change at each step. As elements of a tensor they do
+    not, and what ran before runs again."""
+    found = {}
+    for name in ("add", "sub", "mul", "div", "addcmul", "addcdiv"):
+        packet = getattr(aten, f"_foreach_{name}_")
+        found[packet.ScalarList] = packet.Tensor if name.startswith("addc") else packet.List
+    return found
+
+
+_OF_NUMBERS = _numbers_as_data()
+
+
+def _as_data(numbers: Sequence[float], op: Operator) -> Any:
+    """Numbers as one tensor of FLOAT32, or as its elements."""
+    x = wrapped(unwrapped(torch.tensor(numbers, dtype=torch.float32)))
+    return x if op._schema.arguments[-1].name == "scalars" else list(x.unbind())
+
+
 _local = threading.local()
 
 
@@ -176,7 +205,7 @@ def _into(variant: _Variant, args: Sequence[Any], kwargs: dict[str, Any]) -> Any
     results = list(result) if isinstance(result, (tuple, list)) else [result]
     if len(targets) == 1 and isinstance(targets[0], (tuple, list)):
         for x, y in zip(targets[0], results):
-            write(x, unwrapped(y))
+            _assign(x, y, variant.is_out)
         return None if not variant.is_out else targets[0]
     for x, y in zip(targets, results):
         _assign(x, y, variant.is_out)
@@ -394,14 +423,40 @@ def register() -> tuple[object, ...]:
         packet, _, overload = name.partition(".")
         op = getattr(getattr(aten, packet), overload or "default")
         library.impl(name, functools.partial(_redispatched, op, host), "PrivateUse1")
-    for op in LOWERINGS:  # before what PyTorch composes of others
-        if isinstance(op, torch._ops.OpOverload) and op.namespace == "aten" and _composed(op):
-            library.impl(op.name().split("::")[1], functools.partial(dispatch, op), "PrivateUse1")
+    lowered = [op for op in LOWERINGS
+               if isinstance(op, torch._ops.OpOverload) and op.namespace == "aten"]
+    for function, ops in ((dispatch, lowered),
+                          (_change_list, filter(None, map(_list_in_place, lowered)))):
+        for op in ops:
+            if _composed(op):  # before what PyTorch composes of others
+                library.impl(op.name().split("::")[1], functools.partial(function, op),
+                             "PrivateUse1")
     return everything, library
 
 
 def _redispatched(op: Operator, keys: Any, *args: Any, **kwargs: Any) -> Any:
     return op.redispatch(keys, *args, **kwargs)
+
+
+def _list_in_place(op: Operator) -> Operator:
+    """The in-place variant of an operator of lists, which PyTorch would do one by one."""
+    name, _, overload = op.name().split("::")[1].partition(".")
+    packet = getattr(aten, name + "_", None) if name.startswith("_foreach_") else None
+    return getattr(packet, overload or "default", None)
+
+
+def _change_list(op: Operator, targets: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
+    """Change all tensors of a list at once, or one by one where one may read what another one's
+    change writes."""
+    places = {id(x.untyped_storage()): i for i, x in enumerate(targets)}
+    apart = len(places) == len(targets) and all(
+        id(x.untyped_storage()) not in places or (isinstance(others, (list, tuple))
+                                                  and x is targets[i])
+        for others in args for i, x in enumerate(pytree.tree_leaves(others))
+        if isinstance(x, torch.Tensor))
+    if apart:
+        return dispatch(op, targets, *args, **kwargs)
+    return op._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, targets, *args, **kwargs)
 
 
 def _composed(op: Operator) -> bool:

@@ -9,6 +9,7 @@ Python code runs when PyTorch deletes a tensor, in whatever thread.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import itertools
@@ -16,7 +17,7 @@ import math
 import struct
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -163,7 +164,26 @@ def writes(x: torch.Tensor) -> int:
     return getattr(x.untyped_storage(), "kompute_dml_writes", 0)
 
 
+class _Writes(threading.local):
+    noted: list[Allocation] | None = None
+
+
+_writes = _Writes()
+
+
+@contextlib.contextmanager
+def noted_writes() -> Iterator[list[Allocation]]:
+    """The memories that this thread notes writes to inside the block."""
+    outer, _writes.noted = _writes.noted, []
+    try:
+        yield _writes.noted
+    finally:
+        _writes.noted = outer
+
+
 def note_write(x: torch.Tensor) -> None:
     """Count a write to a tensor's storage: ``x.data`` changes without a new version."""
     storage = x.untyped_storage()
+    if _writes.noted is not None:
+        _writes.noted.append(storage.kompute_dml_allocation)
     storage.kompute_dml_writes = getattr(storage, "kompute_dml_writes", 0) + 1

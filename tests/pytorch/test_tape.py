@@ -1,0 +1,203 @@
+"""Eager operators that ran before run again as they did, for other elements."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.10", reason="torch 2.10 is not installed")
+pytest.importorskip("kompute_dml.torch")
+from kompute_dml.bench import networks  # noqa: E402
+from kompute_dml.torch import memory, tape  # noqa: E402
+
+DEVICE = "kompute"
+ROUNDS = 4
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU is no help, every test draws the same numbers, and nothing ran before."""
+    monkeypatch.setenv("KOMPUTE_DML_TORCH_FALLBACK", "0")
+    tape._tapes.clear()
+    torch.manual_seed(0)
+
+
+def numbers(*sizes: int, dtype: Any = None) -> tuple[Any, Any]:
+    """The same elements on the host and on the device."""
+    x = torch.randn(sizes) if dtype is None else torch.randint(0, 9, sizes).to(dtype)
+    return x, x.to(DEVICE)
+
+
+def same(ours: Any, theirs: Any) -> None:
+    torch.testing.assert_close(ours.cpu(), theirs)
+
+
+IN_PLACE: dict[str, Callable[[Any, Any], Any]] = {
+    "add_": lambda x, y: x.add_(y), "to itself": lambda x, y: x.add_(x),
+    "of a number": lambda x, y: x.mul_(1.5),
+    "a row": lambda x, y: x[1].sub_(y[2]), "columns": lambda x, y: x[:, 1:3].mul_(y[:, :2]),
+    "the same row": lambda x, y: x[1].add_(x[1]), "sums": lambda x, y: x.add_(y.sum(0)),
+    "turned": lambda x, y: x.add_(y.t()), "softmax": lambda x, y: x.copy_(x.softmax(0)),
+    "addcdiv_": lambda x, y: x.addcdiv_(y, y.abs() + 1, value=0.5),
+    "lists": lambda x, y: torch._foreach_addcmul_([x[0], x[1]], [y[0], x[2]], [y[1], x[3]], 0.5),
+    "a list of one row": lambda x, y: torch._foreach_add_([x[0], x[0]], [y[0], y[1]]),
+    "a list that reads": lambda x, y: torch._foreach_add_([x[0], y[0]], [y[0], x[0]]),
+    "numbers of a list": lambda x, y: torch._foreach_div_([x[0], x[1]], [2.0, 3.0]),
+    "out": lambda x, y: torch.add(x, y, out=x), "index": lambda x, y: x.masked_fill_(y > 0, 3.0),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_in_place(name: str) -> None:
+    """Also what lies beside the elements that change, and a view that saw them before."""
+    change = IN_PLACE[name]
+    for _ in range(ROUNDS):
+        (x, ours), (y, other) = numbers(4, 4), numbers(4, 4)
+        views = x.flatten(), ours.flatten()
+        change(x, y)
+        change(ours, other)
+        same(views[1], views[0])
+        same(other, y)
+    assert any(isinstance(t, tape.Tape) for t in tape._tapes.values())
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "float16", "bool", "int64", "bfloat16"])
+def test_narrow_neighbours_stay(dtype: str) -> None:
+    for _ in range(ROUNDS):
+        (x, ours), (y, other) = (numbers(11, dtype=getattr(torch, dtype)) for _ in range(2))
+        for begin, end in ((1, 4), (4, 9), (0, 3), (5, 11)):
+            for a, b in ((x, y), (ours, other)):
+                a[begin:end].logical_xor_(b[begin:end]) if dtype == "bool" else (
+                    a[begin:end].add_(b[begin:end]))
+        same(ours, x)
+
+
+def test_tensors_that_lie_in_each_other_are_another_call() -> None:
+    for _ in range(ROUNDS):
+        (x, ours), (y, other) = numbers(12), numbers(12)
+        for a, b in (((x[:4], y[:4]), (ours[:4], other[:4])), ((x[:4], x[:4]), (ours[:4],) * 2),
+                     ((x[:4], x[4:8]), (ours[:4], ours[4:8])),
+                     ((x[4:8], x[:4]), (ours[4:8], ours[:4])),
+                     ((x[8:], x[4:8]), (ours[8:], ours[4:8]))):
+            same(torch.sub(*b), torch.sub(*a))
+            same(torch.atan2(*b), torch.atan2(*a))
+
+
+def test_arguments_that_differ_are_another_call() -> None:
+    for _ in range(ROUNDS):
+        x, ours = numbers(3, 4)
+        for number in (1, 1.0, True, 2, 0.0, -0.0):
+            same(ours * number, x * number)
+            same(ours.int() * number, x.int() * number)
+            same(torch.full_like(ours, number).atan2(ours), torch.full_like(x, number).atan2(x))
+        for dim in (0, 1, -1):
+            same(ours.sum(dim), x.sum(dim))
+            same(ours.sum(dim, keepdim=True), x.sum(dim, keepdim=True))
+        for step in (1, 2):
+            same(ours[:, ::step].exp(), x[:, ::step].exp())
+            same(ours.t()[::step].exp(), x.t()[::step].exp())
+
+
+def test_the_default_type_counts() -> None:
+    x = torch.ones(3, dtype=torch.int64, device=DEVICE)
+    for _ in range(ROUNDS):
+        assert (x / 2).dtype == torch.float32
+    try:
+        torch.set_default_dtype(torch.float16)
+        assert (x / 2).dtype == torch.float16
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_what_reads_elements_reads_them_each_time() -> None:
+    for n in (1, 3, 0, 5, 2, 6):
+        x = torch.zeros(6)
+        x[:n] = torch.arange(1.0, n + 1)
+        ours = x.to(DEVICE)
+        assert ours.nonzero().flatten().tolist() == list(range(n))
+        same(ours[ours > 0], x[x > 0])
+        same(torch.unique(ours), torch.unique(x))
+        assert bool(ours.any()) == bool(x.any()) and torch.equal(ours, ours.clone())
+
+
+def test_results_that_grow() -> None:
+    """An out tensor without elements takes the result's sizes."""
+    for n in (3, 3, 3, 3, 0, 0, 0, 0):
+        x, ours = numbers(n, 2)
+        out = torch.empty(0, device=DEVICE)
+        same(torch.add(ours, ours, out=out), x + x)
+        same(out, x + x)
+        same(torch.logsumexp(ours, 1), x.logsumexp(1))
+        same(torch.nn.functional.soft_margin_loss(ours, ours.sign(), reduction="sum"),
+             torch.nn.functional.soft_margin_loss(x, x.sign(), reduction="sum"))
+
+
+def test_random_numbers_are_new_each_time() -> None:
+    draws = [torch.rand(8, device=DEVICE).tolist() for _ in range(ROUNDS + 2)]
+    masks = [torch.nn.functional.dropout(torch.ones(64, device=DEVICE)).tolist()
+             for _ in range(ROUNDS + 2)]
+    for values in (draws, masks):
+        assert len({tuple(v) for v in values}) == ROUNDS + 2
+
+
+def test_results_are_apart() -> None:
+    """Each call has memory of its own, and what it needs meanwhile goes back."""
+    x = torch.randn(1 << 12, device=DEVICE)
+    calls = (lambda: x + 1, lambda: torch.nn.functional.gelu(x), lambda: x.sort()[0],
+             lambda: x.view(64, 64).softmax(0))
+    for call in calls:
+        for _ in range(ROUNDS):
+            call()
+    gc.collect()
+    torch.kompute.synchronize()
+    before = torch.kompute.memory_allocated()
+    results = [call() for call in calls for _ in range(3)]
+    assert len({(a.block, a.offset) for a in map(memory.allocation_of, results)}) == len(results)
+    torch.kompute.synchronize()
+    torch.kompute.memory_allocated()
+    assert torch.kompute.memory_allocated() <= before + len(results) * x.numel() * 4
+    del results
+    gc.collect()
+    torch.kompute.synchronize()
+    assert torch.kompute.memory_allocated() <= before
+
+
+def test_writes_are_counted() -> None:
+    """A compiled graph whose parameters are constants hears of each."""
+    model, x = torch.nn.Linear(4, 3).to(DEVICE), torch.randn(2, 4, device=DEVICE)
+    torch._dynamo.reset()
+    run = torch.compile(model)
+    with torch.no_grad():
+        for _ in range(ROUNDS + 1):
+            model.weight.data.mul_(0.5)
+            same(run(x), torch.nn.functional.linear(
+                x.cpu(), model.weight.detach().cpu(), model.bias.detach().cpu()))
+
+
+@pytest.mark.parametrize("kind", ["AdamW", "SGD", "Adam", "RMSprop", "Adagrad"])
+def test_optimizers_repeat(kind: str) -> None:
+    """The same losses as the CPU's. From the fourth step on all steps record as much, and one list
+    of parameters is one call."""
+    found, counts = [], []
+    recorder = memory.device().runtime.recorder
+    for device in ("cpu", DEVICE):
+        work = networks.workload("mlp").to(device)
+        options = {"momentum": 0.9} if kind in ("SGD", "RMSprop") else {}
+        optimizer = getattr(torch.optim, kind)(work.model.parameters(), 1e-3, **options)
+        losses = []
+        for _ in range(8):
+            optimizer.zero_grad()
+            loss = work.loss(work.model(work.inputs), work.labels)
+            loss.backward()
+            before = recorder.dispatches, tape.statistics.played
+            optimizer.step()
+            counts.append((recorder.dispatches - before[0], tape.statistics.played - before[1]))
+            losses.append(loss.item())
+        found.append(losses)
+    assert found[1] == pytest.approx(found[0], rel=1e-4, abs=1e-6)
+    assert len(set(counts[-3:])) == 1 and counts[-1][1] > 0
+    parameters = len([*work.model.parameters()])
+    assert counts[-1][0] <= 15 * parameters and counts[-1][1] <= 10
