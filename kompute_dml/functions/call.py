@@ -13,7 +13,8 @@ from ..bindings import check_alias
 from ..desc import TensorDesc
 from ..device import Device, default_device
 from ..dtypes import DataType
-from ..errors import ValidationError, expect, refuse
+from ..errors import ValidationError, expect, integers, refuse
+from ..layout import Ints
 from ..operators.base import OperatorDesc, bits, definition_of
 from ..runtime.heap import Place
 from ..tensors import Tensor
@@ -85,6 +86,14 @@ def output(
     if out.data_type is not data_type:
         refuse(name, "out.data_type", f"be {data_type}", out.data_type)
     return out
+
+
+def chosen(name: str, field: str, sizes: object, like: Ints | None) -> Ints:
+    """The sizes that the caller chose, or those of a tensor that must be there then."""
+    if sizes is None and like is not None:
+        return like
+    expect(sizes is not None, name, field, "be given", None)
+    return tuple(integers(name, field, sizes))
 
 
 def run(

@@ -14,6 +14,7 @@ from ..spec import Field
 from ..tensors import Tensor
 from .broadcasting import Arguments, argument
 from .call import as_tensor, device_of, output, run
+from .call import chosen as chosen_sizes
 from .call_cache import cached_call
 
 if TYPE_CHECKING:
@@ -89,8 +90,12 @@ def make_function(definition: Definition) -> Callable[..., Any]:
         known = absent | {f: t.desc for f, t in outs.items() if isinstance(t, Tensor)}
         partial = definition.desc_class(**descs, **known, **values)
         definition.check_fields(partial, ("input", "attribute"))
-        inferred = {outputs[0].snake: Output(_chosen(name, sizes, out), first.data_type)} if (
-            definition.infer is None) else _shaped(
+        if definition.infer is None:
+            like = None if out is None else out.sizes
+            inferred = {outputs[0].snake: Output(
+                chosen_sizes(name, "output_sizes", sizes, like), first.data_type)}
+        else:
+            inferred = _shaped(
                 name, definition.infer(partial), tensors, definition.infer in KEEPS_SIZES)
         results: dict[str, Any] = dict(absent)
         for f in made_fields:
@@ -159,14 +164,6 @@ def _shaped(name: str, outputs: Any, tensors: Mapping[str, Any], keeps_sizes: bo
                "a tensor without any")
         return {f: o._replace(sizes=shape) for f, o in outputs.items()}
     return outputs
-
-
-def _chosen(name: str, sizes: object, out: Tensor | None) -> tuple[int, ...]:
-    """The sizes that the caller chose, or those of ``out``."""
-    if sizes is None and out is not None:
-        return out.sizes
-    expect(sizes is not None, name, "output_sizes", "be given", None)
-    return tuple(integers(name, "output_sizes", sizes))
 
 
 def _normalized(name: str, field: str, value: object, first: Tensor) -> Any:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..attributes import InterpolationMode, ReduceFunction
 from ..dtypes import DataType
-from ..errors import expect, integers
+from ..errors import expect
 from ..operators import roi as _roi
 from ..operators import roi_gradient as _roi_gradient
-from .call import as_tensor, device_of, output, run
+from .call import as_tensor, chosen, device_of, output, run
 from .registry import function
 
 if TYPE_CHECKING:
@@ -35,9 +35,7 @@ def max_unpooling(
     device = device_of(input, indices, out)
     x = as_tensor(device, name, "input", input)
     index = as_tensor(device, name, "indices", indices)
-    expect(output_sizes is not None or out is not None, name, "output_sizes", "be given", None)
-    sizes = out.sizes if output_sizes is None and out is not None else tuple(
-        integers(name, "output_sizes", output_sizes))
+    sizes = chosen(name, "output_sizes", output_sizes, None if out is None else out.sizes)
     y = output(device, out, name, sizes, x.data_type)
     run(_roi.MaxUnpoolingOperatorDesc, device,
         {"input_tensor": x, "indices_tensor": index, "output_tensor": y})
@@ -52,9 +50,7 @@ def _align(
     x = as_tensor(device, name, "input", input)
     regions = as_tensor(device, name, "roi", roi, x.data_type)
     batch = as_tensor(device, name, "batch_indices", batch_indices, DataType.UINT32)
-    expect(output_size is not None or out is not None, name, "output_size", "be given", None)
-    sizes = out.sizes[2:] if output_size is None and out is not None else tuple(
-        integers(name, "output_size", output_size))
+    sizes = chosen(name, "output_size", output_size, None if out is None else out.sizes[2:])
     expect(x.ndim == 4 and regions.ndim >= 2 and len(sizes) == 2, name, "input, roi, output_size",
            "have 4 dimensions, at least 2, and 2 elements",
            [list(x.sizes), list(regions.sizes), list(sizes)])
@@ -150,9 +146,7 @@ def roi_align_grad(
     dx = droi = None
     if output_gradient:
         like = to if x is None else x
-        expect(output_sizes is not None or like is not None, name, "output_sizes", "be given", None)
-        sizes = like.sizes if output_sizes is None and like is not None else tuple(
-            integers(name, "output_sizes", output_sizes))
+        sizes = chosen(name, "output_sizes", output_sizes, None if like is None else like.sizes)
         dx = output(device, to, name, sizes, dy.data_type)
     if output_roi_gradient:
         droi = output(device, to_roi, name, regions.sizes, dy.data_type)
