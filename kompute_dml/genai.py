@@ -15,6 +15,7 @@ registered.
 from __future__ import annotations
 
 import importlib
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -79,9 +80,11 @@ def config(
     ``adapter``: index, UUID or part of the name of the Vulkan device. ``capture``: each token
     replays a captured graph, which takes the device for all nodes and shared caches. ``options``
     are the provider's, as of :func:`kompute_dml.onnxruntime.session`; ``claim`` is "all" if it is
-    not given. Raises what :func:`register` raises.
+    not given. Raises what :func:`register` raises, and UnsupportedError where the model's
+    encoder has session options of its own.
     """
     register()
+    _expect_an_encoder_like_the_decoder(folder)
     settings = _genai().Config(str(Path(folder)))
     settings.clear_providers()
     settings.append_provider(_NAME)
@@ -92,6 +95,19 @@ def config(
         if value is not None:
             settings.set_provider_option(_NAME, name, str(value))
     return settings
+
+
+def _expect_an_encoder_like_the_decoder(folder: str | os.PathLike[str]) -> None:
+    """The calls of a Config reach the decoder alone. An encoder with session options of its own
+    runs on the CPU, and would write keys and values for the decoder to memory of the device."""
+    path = Path(folder) / "genai_config.json"
+    if not path.is_file():
+        return  # onnxruntime-genai says so
+    described = json.loads(path.read_text(encoding="utf-8"))
+    if "session_options" in described.get("model", {}).get("encoder", {}):
+        raise UnsupportedError(
+            "model.encoder in genai_config.json has session_options of its own, with which "
+            "onnxruntime-genai runs it on the CPU: remove them, so that it has the decoder's")
 
 
 def model(

@@ -18,6 +18,7 @@ import onnxruntime_genai as og
 
 import kompute_dml.genai as genai
 import kompute_dml.onnxruntime as kompute
+import tiny_decoders
 from kompute_dml.errors import UnsupportedError
 from kompute_dml.onnxruntime import allocation, provider
 
@@ -89,6 +90,52 @@ RUNS: dict[str, Callable[[Any], list[list[int]]]] = {
     "rewind_to": _rewound,
 }
 
+
+def _adapted(folder: Path) -> Callable[[Any], list[list[int]]]:
+    """Without an adapter, then with each of two."""
+    def run(model: Any) -> list[list[int]]:
+        adapters = og.Adapters(model)
+        texts = []
+        for name in (None, "a", "b"):
+            generator = _generator(model)
+            if name is not None:
+                adapters.load(str(folder / f"{name}.onnx_adapter"), name)
+                generator.set_active_adapter(adapters, name)
+            generator.append_tokens([3, 5, 7])
+            _go_on(generator)
+            texts += _written(generator)
+        return texts
+
+    return run
+
+
+def _heard(**search: Any) -> Callable[[Any], list[list[int]]]:
+    """What whisper writes of two sounds."""
+    def run(model: Any) -> list[list[int]]:
+        texts = []
+        for seed in range(2):
+            sound = np.random.default_rng(seed).standard_normal((
+                1, tiny_decoders.GENAI_MELS, tiny_decoders.GENAI_FRAMES), np.float32)
+            sound += np.float32(4 * seed)
+            inputs = og.NamedTensors()
+            inputs["audio_features"] = sound
+            inputs["input_ids"] = np.int32([[0, 5, 6]])
+            generator = _generator(model, batch_size=1, past_present_share_buffer=False, **search)
+            generator.set_inputs(inputs)
+            _go_on(generator)
+            texts += _written(generator)
+        return texts
+
+    return run
+
+
+def _others(folder: Path) -> dict[str, tuple[Path, Callable[[Any], list[list[int]]]]]:
+    """Runs of other models, which are not captured."""
+    return {"adapters": (folder / "adapted", _adapted(folder / "adapted")),
+            "whisper": (folder / "whisper", _heard()),
+            "whisper, beams": (folder / "whisper", _heard(num_beams=3))}
+
+
 APART = ("growing caches", "beams", "beams, a batch")
 """Runs with past and present caches in two places, of which onnxruntime-genai captures none."""
 
@@ -98,6 +145,12 @@ def _models(folder: Path) -> dict[str, Any]:
     on_cpu.clear_providers()
     return {"cpu": og.Model(on_cpu), "captured": genai.model(folder),
             "not captured": genai.model(folder, capture=False)}
+
+
+def _uncaptured(folder: Path) -> dict[str, Any]:
+    on_cpu = og.Config(str(folder))
+    on_cpu.clear_providers()
+    return {"cpu": og.Model(on_cpu), "not captured": genai.model(folder, capture=False)}
 
 
 def _copied(model: Any) -> list[int]:
@@ -135,11 +188,15 @@ def main(folder: Path) -> dict[str, Any]:
     og.unregister_execution_provider_library(name)
     with provider.decisions() as decisions:
         models = _models(folder)
+        others = {name: (_uncaptured(where), run) for name, (where, run) in _others(folder).items()}
     made["on the CPU"] = [d.operator for d in decisions if d.where == "CPU"]
+    made["an encoder's options"] = _refusal(lambda: genai.config(folder / "whisper-own"))
     made["an option"] = _refusal(lambda: genai.model(folder, capture=False, claims="all"))
     made["runs"] = {name: {where: run(model) for where, model in models.items()
                            if where != "captured" or name not in APART}
                     for name, run in RUNS.items()}
+    made["runs"] |= {name: {where: run(model) for where, model in made_of.items()}
+                     for name, (made_of, run) in others.items()}
     made["captured, caches apart"] = _refusal(lambda: RUNS[APART[0]](models["captured"]))
     made["copies"] = {where: _copied(models[where]) for where in ("captured", "not captured")}
     made["after it"] = _refusal(kompute.devices)

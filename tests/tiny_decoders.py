@@ -15,6 +15,8 @@ from made_models import FLOAT, INT64, model, node
 
 WORDS, WIDTH, HEADS, KEY_HEADS, SIZE, POSITIONS = 48, 32, 4, 2, 16, 96
 END = 1
+ADAPTED = {"lora_A": (HEADS * SIZE, 4), "lora_B": (4, WIDTH)}
+"""Inputs of an adapter, and their sizes."""
 _INT32 = 6
 Info = tuple[str, int, Sequence[Any] | None]
 
@@ -57,11 +59,13 @@ class _Graph:
 
 
 def language_model(
-    folder: Path, *, shares: bool, masks: bool = False, seed: int = 0, layers: int = 2
+    folder: Path, *, shares: bool, masks: bool = False, adapts: bool = False, seed: int = 0,
+    layers: int = 2,
 ) -> Path:
     """A decoder and its tokenizer. ``shares``: its caches may be as long as they may grow, as those
     of onnxruntime-genai's builder; else they grow, as those of optimum's exports, where inputs may
-    be a mask of tokens (``masks``) and their positions."""
+    be a mask of tokens (``masks``) and their positions. ``adapts``: the first layer adds a product
+    with :data:`ADAPTED`, inputs that are 0 where nobody gives them."""
     g = _Graph(seed)
     x = g.embedded()
     if shares:
@@ -98,13 +102,20 @@ def language_model(
         else:
             y = g.add("Attention", f"{q} {k} {v} {'mask' if masks else '-'} {past}",
                       f"{n}.y {present}", is_causal=1, q_num_heads=HEADS, kv_num_heads=KEY_HEADS)
-        x = g.add("Add", f"{x} {g.product(y, f'{n}.o', HEADS * SIZE, WIDTH)}", f"{n}.x")
+        o = g.product(y, f"{n}.o", HEADS * SIZE, WIDTH)
+        if adapts and not n:
+            for name, sizes in ADAPTED.items():
+                g.constant(name, np.zeros(sizes, np.float32))
+            g.add("MatMul", f"{y} lora_A", "few")
+            o = g.add("Add", f"{o} {g.add('MatMul', 'few lora_B', 'more')}", "adapted")
+        x = g.add("Add", f"{x} {o}", f"{n}.x")
     g.ended(x)
     mask: list[Info] = [("attention_mask", INT64, ["batch", "total"])] if shares or masks else []
     if masks:
         mask.append(("position_ids", INT64, ["batch", "length"]))
     g.write(folder / "model.onnx", [
         ("input_ids", INT64, ["batch", "length"]), *mask,
+        *((name, FLOAT, sizes) for name, sizes in ADAPTED.items() if adapts),
         *_caches("past_key_values", layers, KEY_HEADS, "past")], [
         ("logits", FLOAT, ["batch", "length", WORDS]),
         *_caches("present", layers, KEY_HEADS, "all")], 17 if shares else 23)
@@ -225,3 +236,76 @@ def _heard(seed: int, with_past: bool) -> _Graph:
     x = g.add("Add", f"{x} {g.product('cross.flat', 'cross.o', HEADS * SIZE, WIDTH)}", "cross.x")
     g.ended(x)
     return g
+
+
+GENAI_MELS, GENAI_FRAMES = 8, 3000
+"""What onnxruntime-genai's whisper hears; it has 3000 frames always."""
+
+
+def genai_whisper(folder: Path, *, own_options: bool = False, seed: int = 0) -> Path:
+    """An encoder of sound, which computes the keys and values that the decoder attends to, and a
+    decoder, in the form of onnxruntime-genai's builder. ``own_options``: the encoder has session
+    options, as the builder writes them."""
+    g = _Graph(seed)
+    weight = np.random.default_rng(seed).standard_normal((WIDTH, GENAI_MELS, 3)) * 0.3
+    g.add("Conv", f"audio_features {g.constant('conv', weight.astype(np.float32))}", "sound",
+          strides=[2], pads=[1, 1])
+    g.add("Transpose", "sound", "encoder_hidden_states", perm=[0, 2, 1])
+    g.constant("by_head", np.int64([0, 0, HEADS, SIZE]))
+    heard = GENAI_FRAMES // 2
+    for kind in ("key", "value"):
+        y = g.product("encoder_hidden_states", f"cross.{kind}", WIDTH, HEADS * SIZE)
+        g.add("Reshape", f"{y} by_head", f"{y}.heads")
+        g.add("Transpose", f"{y}.heads", f"present_{kind}_cross_0", perm=[0, 2, 1, 3])
+    cross: list[list[Info]] = [
+        [(f"{name}_{kind}_cross_0", FLOAT, ["batch", HEADS, heard, SIZE])
+         for kind in ("key", "value")] for name in ("past", "present")]
+    own: list[list[Info]] = [
+        [(f"{name}_{kind}_self_0", FLOAT, ["batch", HEADS, name, SIZE])
+         for kind in ("key", "value")] for name in ("past", "present")]
+    g.write(folder / "encoder.onnx",
+            [("audio_features", FLOAT, ["batch", GENAI_MELS, GENAI_FRAMES])],
+            [("encoder_hidden_states", FLOAT, ["batch", heard, WIDTH]), *cross[1]], 17)
+
+    g = _Graph(seed + 1)
+    x = g.embedded()
+    for name, keys in (("self", " - - - past_key_self_0 past_value_self_0"), ("cross", "")):
+        q = g.product(x, f"{name}.q", WIDTH, HEADS * SIZE)
+        k, v = ((g.product(x, f"self.{n}", WIDTH, HEADS * SIZE) for n in "kv") if keys else
+                ("past_key_cross_0", "past_value_cross_0"))
+        y = g.add("MultiHeadAttention", f"{q} {k} {v}{keys}",
+                  f"{name}.y" + " present_key_self_0 present_value_self_0" * bool(keys),
+                  "com.microsoft", num_heads=HEADS, **({"unidirectional": 1} if keys else {}))
+        x = g.add("Add", f"{x} {g.product(y, f'{name}.o', HEADS * SIZE, WIDTH)}", f"{name}.x")
+    g.ended(x)
+    g.write(folder / "decoder.onnx", [
+        ("input_ids", _INT32, ["batch", "length"]), *own[0], *cross[0]],
+        [("logits", FLOAT, ["batch", "length", WORDS]), *own[1]], 17)
+    sizes = {"head_size": SIZE, "hidden_size": WIDTH, "num_attention_heads": HEADS,
+             "num_key_value_heads": HEADS, "num_hidden_layers": 1}
+    names = {f"cross_{name}_{kind}_names": f"{name}_{kind}_cross_%d"
+             for name in ("present", "past") for kind in ("key", "value")}
+    (folder / "genai_config.json").write_text(json.dumps({
+        "model": {
+            "type": "whisper", "vocab_size": WORDS, "context_length": POSITIONS,
+            "bos_token_id": 0, "eos_token_id": END, "pad_token_id": END,
+            "decoder_start_token_id": 0,
+            "encoder": {
+                **sizes, "filename": "encoder.onnx",
+                **({"session_options": {"provider_options": [{"webgpu": {}}]}} if own_options
+                   else {}),
+                "inputs": {"audio_features": "audio_features"},
+                "outputs": {"encoder_hidden_states": "encoder_hidden_states",
+                            **{n: x for n, x in names.items() if "present" in n}}},
+            "decoder": {
+                **sizes, "filename": "decoder.onnx",
+                "session_options": {"provider_options": []},
+                "inputs": {"input_ids": "input_ids", "past_key_names": "past_key_self_%d",
+                           "past_value_names": "past_value_self_%d",
+                           **{n: x for n, x in names.items() if "past" in n}},
+                "outputs": {"logits": "logits", "present_key_names": "present_key_self_%d",
+                            "present_value_names": "present_value_self_%d"}}},
+        "search": {"max_length": POSITIONS, "past_present_share_buffer": False,
+                   "num_beams": 1}}))
+    write_tokenizer(folder)
+    return folder

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnxruntime as ort
 import pytest
 
 for _package in ("onnxruntime_genai", "cffi", "onnx"):
@@ -23,16 +25,35 @@ from onnx_graphs import needs_provider  # noqa: E402
 pytestmark = needs_provider
 _TESTS = Path(__file__).parents[1]
 _RUNS = ("greedy", "greedy, a batch", "top-k", "top-k, a batch", "beams", "beams, a batch",
-         "growing caches", "append_tokens", "rewind_to")
-_APART = ("growing caches", "beams", "beams, a batch")
-"""Of which onnxruntime-genai captures none."""
+         "growing caches", "append_tokens", "rewind_to", "adapters", "whisper", "whisper, beams")
+_APART = ("growing caches", "beams", "beams, a batch", "adapters", "whisper", "whisper, beams")
+"""Of which onnxruntime-genai captures none, and models that the runs do not capture."""
+
+
+def _write_adapter(path: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    weights = {name: rng.standard_normal(sizes, np.float32)
+               for name, sizes in tiny_decoders.ADAPTED.items()}
+    adapter = ort.AdapterFormat()
+    adapter.set_adapter_version(1)
+    adapter.set_model_version(1)
+    adapter.set_parameters({  # which share the arrays' memory
+        name: ort.OrtValue.ortvalue_from_numpy(x) for name, x in weights.items()})
+    adapter.export_adapter(str(path))
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What genai_runs.py prints, which runs once."""
     folder = tiny_decoders.language_model(tmp_path_factory.mktemp("genai"), shares=True)
-    paths = (_TESTS.parent, _TESTS, os.environ.get("PYTHONPATH", ""))
+    for name, options in (("whisper", False), ("whisper-own", True)):
+        (folder / name).mkdir()
+        tiny_decoders.genai_whisper(folder / name, own_options=options)
+    (folder / "adapted").mkdir()
+    tiny_decoders.language_model(folder / "adapted", shares=True, adapts=True)
+    for seed, name in enumerate("ab"):
+        _write_adapter(folder / "adapted" / f"{name}.onnx_adapter", seed)
+    paths = (_TESTS.parent, _TESTS, _TESTS.parent / "benchmarks", os.environ.get("PYTHONPATH", ""))
     done = subprocess.run(
         [sys.executable, _TESTS / "genai_runs.py", folder], text=True, capture_output=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))})
@@ -48,6 +69,12 @@ def test_tokens_are_those_of_the_cpu(found: Any, run: str, where: str) -> None:
     expected = found["runs"][run]["cpu"]
     assert found["runs"][run][where] == expected
     assert all(len({*text}) > 4 for text in expected)  # not one word again and again
+
+
+@pytest.mark.parametrize("run", ["adapters", "whisper"])
+def test_adapters_and_sounds_change_what_is_written(found: Any, run: str) -> None:
+    texts = found["runs"][run]["cpu"]
+    assert len({tuple(text) for text in texts}) == len(texts) > 1
 
 
 def test_caches_apart_are_not_captured(found: Any) -> None:
@@ -67,6 +94,11 @@ def test_caches_stay_on_the_device(found: Any, where: str) -> None:
 
 def test_another_provider_of_the_name_is_refused(found: Any) -> None:
     assert "WebGpuExecutionProvider is registered already" in found["beside WebGPU's"]
+
+
+def test_an_encoder_with_options_of_its_own_is_refused(found: Any) -> None:
+    """onnxruntime-genai runs it on the CPU, with outputs in memory of the device."""
+    assert "model.encoder in genai_config.json has session_options" in found["an encoder's options"]
 
 
 def test_an_option_that_is_none_is_an_error(found: Any) -> None:
