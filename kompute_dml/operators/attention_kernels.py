@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from ..attributes import MultiheadAttentionMaskType as MaskType
 from ..dtypes import DataType
 from ..layout import Ints
+from ..lowering import measured
 from ..lowering.builder import PlanBuilder
 from ..lowering.elementwise import float_bits
 from ..lowering.kernel import Kernel
@@ -437,22 +438,25 @@ class _Lines(_FewQueries):
     def serves(self, a: Attention, traits: DeviceTraits) -> str | None:
         if (reason := super().serves(a, traits)) is not None:
             return reason
-        sums, most = self.sums(a, self.lanes(a, traits)), _MOST_SUMS[self._served(a)]
+        lanes, served = self.lanes(a, traits), self._served(a)
+        if lanes < served:
+            return f"subgroups of {lanes} are smaller than {served} rows"
+        sums, most = self.sums(a, lanes), _MOST_SUMS[served]
         return None if sums <= most else f"an invocation would hold {sums} sums, more than {most}"
 
     def estimate(self, a: Attention, traits: DeviceTraits) -> float:
-        # Of FLOAT32 an H200 was not seen to be faster so.
-        return (90 if a.itemsize == 2 else 110) + abs(self.busy - _LINES_BUSY) / 16
+        return 90 + abs(self.busy - _LINES_BUSY) / 16
 
     def launch(self, a: Attention, traits: DeviceTraits) -> Launch:
         served, lanes = self._served(a), self.lanes(a, traits)
+        known = measured.figures(traits.device_class, self.shader(a))
         fours = {name: -(-n // lanes) * (16 // a.itemsize) // 4
                  for name, n in self.spec(a).items()}
         shared = 16 * (served * fours["HEAD_VECTORS"] * lanes
                        + fours["VALUE_VECTORS"] * _LINES_INVOCATIONS)
         return Launch(
             1, 32, {"LOCAL_SIZE": _LINES_INVOCATIONS, "LANES": lanes,
-                    "AT_ONCE": 4 if served == 1 else 2, **self.spec(a)},
+                    "AT_ONCE": int(known["at_once"]), **self.spec(a)},
             busy=self.busy, makes_parts=True,
             shared=shared + 8 * served * _LINES_INVOCATIONS // lanes)
 

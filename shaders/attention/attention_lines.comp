@@ -6,12 +6,14 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
 // Attention of few queries, bound by reading keys and values once. Rows are the queries of all query heads
 // that share a key head. A workgroup takes all rows and one part of the keys. LANES neighbours of a
 // subgroup are a line. Lines take turns at AT_ONCE keys: each invocation multiplies its vectors of the
-// keys by those of the rows, the line adds up, and each invocation adds its columns of the values. Lines
-// wait for each other only at the end. While keys are multiplied, values load, and the other way round.
-// attention_combine combines the parts.
+// keys by those of the rows. The line adds up so that each invocation has some of the scores, whose powers
+// it computes for all. Each invocation adds its columns of the values. While keys are multiplied, values
+// load, and the other way round. Subgroups make the same turns and never part, and wait for others only at
+// the end. attention_combine combines the parts.
 #define PARAMS_BINDING 7
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool RELATIVE = false;
@@ -20,7 +22,7 @@ layout(constant_id = 4) const bool CAUSAL = false;
 layout(constant_id = 5) const uint HEAD_VECTORS = 16u;  // vectors of 16 bytes in a head
 layout(constant_id = 6) const uint VALUE_VECTORS = 16u;
 layout(constant_id = 7) const uint LANES = 8u;  // a power of two, up to 32
-layout(constant_id = 8) const uint AT_ONCE = 2u;
+layout(constant_id = 8) const uint AT_ONCE = 2u;  // a power of two
 const uint ROWS = ROWS_rows;
 #define ATTENTION_TYPE TYPE
 #define OUTPUT_TYPE 36u
@@ -35,17 +37,36 @@ const uint K_EACH = (HEAD_VECTORS + LANES - 1u) / LANES;
 const uint V_EACH = (VALUE_VECTORS + LANES - 1u) / LANES;
 const uint FOURS = EACH / 4u;  // in a vector
 const uint COLUMNS = V_EACH * FOURS;  // in fours, of an invocation
+const uint SCORES = ROWS * AT_ONCE;  // of a turn of a line, by row and key
+const uint HELD = SCORES > LANES ? SCORES / LANES : 1u;  // neighbouring ones of an invocation, all of a row
+const uint ALIKE = LANES > SCORES ? LANES / SCORES : 1u;  // neighbours that hold the same score
+const uint ROW_LANES = LANES / ROWS;  // neighbours that hold scores of a row
+const float ROOM = 8.0;  // what a maximum may grow by until sums shrink
 shared vec4 s_queries[ROWS * K_EACH * FOURS * LANES];
 shared vec4 s_sums[COLUMNS * INVOCATIONS];
 shared float s_most[ROWS * LINES], s_sum[ROWS * LINES];
 
 #define LOWEST uintBitsToFloat(0xFF800000u)
-// The vectors of AT_ONCE keys, LINES apart, from ``first`` on.
-#define LOAD(side, SIDE, first, vectors) \
-    [[unroll]] for (uint n = 0u; n < AT_ONCE; ++n) { \
-        uint at = side##_from + min((first) + n * LINES, last) * side##_step; \
+// The vectors of AT_ONCE keys, LINES apart. Those of the first one begin at ``at``.
+#define LOAD(side, SIDE, at, vectors) \
+    [[unroll]] for (uint n = 0u; n < AT_ONCE; ++n) \
         [[unroll]] for (uint c = 0u; c < SIDE##_EACH; ++c) \
-            side##_next[n * SIDE##_EACH + c] = side##_vectors[at + min(c * LANES + lane, (vectors) - 1u)]; \
+            side##_next[n * SIDE##_EACH + c] = side##_vectors[ \
+                min((at) + n * LINES * side##_step, side##_last) + min(c * LANES + lane, (vectors) - 1u)];
+// Each of two neighbours, or of two halves, keeps half of the scores, and gives the other half.
+#define HALVE(step) { \
+        const uint distance = LANES >> step, half_of_them = SCORES >> step; \
+        if (distance > 0u) { \
+            if (half_of_them > 0u) { \
+                bool upper = (lane & distance) != 0u; \
+                [[unroll]] for (uint n = 0u; n < half_of_them; ++n) { \
+                    float own = upper ? s[n + half_of_them] : s[n], other = upper ? s[n] : s[n + half_of_them]; \
+                    s[n] = own + subgroupShuffleXor(other, distance); \
+                } \
+            } else { \
+                s[0] += subgroupShuffleXor(s[0], distance); \
+            } \
+        } \
     }
 
 void main() {
@@ -74,9 +95,10 @@ void main() {
         return;
     }
 
-    uint last = end - 1u;
+    uint k_last = k_from + (end - 1u) * k_step, v_last = v_from + (end - 1u) * v_step;
+    uint k_at = k_from + (begin + line) * k_step, v_at = v_from + (begin + line) * v_step;
     uvec4 k_next[AT_ONCE * K_EACH], v_next[AT_ONCE * V_EACH];
-    LOAD(k, K, begin + line, HEAD_VECTORS)
+    LOAD(k, K, k_at, HEAD_VECTORS)
     for (uint n = i; n < ROWS * K_EACH * FOURS * LANES; n += INVOCATIONS) {
         // By vector of a line, four, row and lane.
         uint at = n / LANES, row = at % ROWS, four = at / ROWS % FOURS;
@@ -89,22 +111,21 @@ void main() {
     barrier();
 
     vec4 o[ROWS * COLUMNS];
-    float most[ROWS], sum[ROWS];
-    uvec2 added_at[ROWS];
-    uint position[ROWS];
     [[unroll]] for (uint n = 0u; n < ROWS * COLUMNS; ++n) o[n] = vec4(0.0);
-    [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-        uint row = min(r, rows - 1u);
-        most[r] = LOWEST;
-        sum[r] = 0.0;
-        position[r] = row % queries;
-        added_at[r] = added_from(batch, head * group + row / queries, position[r], relative_by, mask_by);
-    }
+    // Of the scores that the line adds up, those of one row and of keys from ``own_turn`` on.
+    const uint own_row = lane / ROW_LANES, own_turn = lane / ALIKE * HELD % AT_ONCE;
+    const uint line_lane = gl_SubgroupInvocationID - lane;
+    float most = LOWEST, sum = 0.0;
+    uint position = min(own_row, rows - 1u) % queries;
+    uvec2 added_at = added_from(batch, head * group + min(own_row, rows - 1u) / queries, position,
+                                relative_by, mask_by);
 
-    for (uint first = begin + line; first < end; first += LINES * AT_ONCE) {
-        LOAD(v, V, first, VALUE_VECTORS)
-        float s[ROWS * AT_ONCE];
-        [[unroll]] for (uint n = 0u; n < ROWS * AT_ONCE; ++n) s[n] = 0.0;
+    for (uint first = begin; first < end; first += LINES * AT_ONCE) {
+        LOAD(v, V, v_at, VALUE_VECTORS)
+        v_at += LINES * AT_ONCE * v_step;
+        k_at += LINES * AT_ONCE * k_step;
+        float s[SCORES];
+        [[unroll]] for (uint n = 0u; n < SCORES; ++n) s[n] = 0.0;
         [[unroll]] for (uint c = 0u; c < K_EACH; ++c)
             [[unroll]] for (uint e = 0u; e < FOURS; ++e) {
                 vec4 four[AT_ONCE];
@@ -114,80 +135,84 @@ void main() {
                     [[unroll]] for (uint n = 0u; n < AT_ONCE; ++n) s[r * AT_ONCE + n] += dot(x, four[n]);
                 }
             }
-        LOAD(k, K, first + LINES * AT_ONCE, HEAD_VECTORS)
-        [[unroll]] for (uint d = 1u; d < 32u; d *= 2u)
-            [[unroll]] for (uint n = 0u; n < ROWS * AT_ONCE; ++n)
-                if (d < LANES) s[n] += subgroupShuffleXor(s[n], d);
+        LOAD(k, K, k_at, HEAD_VECTORS)
+        HALVE(1u) HALVE(2u) HALVE(3u) HALVE(4u) HALVE(5u)
 
-        [[unroll]] for (uint n = 0u; n < ROWS * AT_ONCE; ++n) s[n] *= scale;
         // Single scores matter only at edges.
-        bool edge = first + (AT_ONCE - 1u) * LINES > last;
+        bool edge = first + LINES * AT_ONCE > end;
         if (RELATIVE || MASK != 0u || CAUSAL || SOFT_CAP != 0u) edge = true;
+        [[unroll]] for (uint n = 0u; n < HELD; ++n) s[n] *= scale;
         if (edge)
-            [[unroll]] for (uint n = 0u; n < AT_ONCE; ++n) {
-                uint key = first + n * LINES, safe = min(key, last);
-                [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-                    float score = capped(s[r * AT_ONCE + n]);
-                    if (RELATIVE) score += relative_float(added_at[r].x + safe * relative_by.w);
-                    bool kept = key >= seen.low && key < seen.high;
-                    if (MASK == 4u) kept = mask_words[added_at[r].y + safe * mask_by.w] != 0u;
-                    if (!kept) score += filter_value;
-                    if (key > last || (CAUSAL && !sees(past, position[r], key))) score = LOWEST;
-                    s[r * AT_ONCE + n] = score;
-                }
+            [[unroll]] for (uint n = 0u; n < HELD; ++n) {
+                uint key = first + line + (own_turn + n) * LINES, safe = min(key, end - 1u);
+                s[n] = capped(s[n]);
+                if (RELATIVE) s[n] += relative_float(added_at.x + safe * relative_by.w);
+                bool kept = key >= seen.low && key < seen.high;
+                if (MASK == 4u) kept = mask_words[added_at.y + safe * mask_by.w] != 0u;
+                if (!kept) s[n] += filter_value;
+                if (key >= end || (CAUSAL && !sees(past, position, key))) s[n] = LOWEST;
             }
-        [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-            float now = most[r];
-            [[unroll]] for (uint n = 0u; n < AT_ONCE; ++n) now = max(now, s[r * AT_ONCE + n]);
-            if (now > most[r]) {
-                float shrink = power(most[r] - now);
-                most[r] = now;
-                sum[r] *= shrink;
-                [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) o[r * COLUMNS + c] *= shrink;
-            }
-            float base = now == LOWEST ? 0.0 : now;
-            [[unroll]] for (uint n = 0u; n < AT_ONCE; ++n) {
-                float p = power(s[r * AT_ONCE + n] - base);
-                s[r * AT_ONCE + n] = p;
-                sum[r] += p;
+        float largest = s[0];
+        [[unroll]] for (uint n = 1u; n < HELD; ++n) largest = max(largest, s[n]);
+        if (subgroupOr(uint(largest > most + ROOM)) != 0u) {
+            [[unroll]] for (uint d = 1u; d < 32u; d *= 2u)
+                if (d >= ALIKE && d < ROW_LANES) largest = max(largest, subgroupShuffleXor(largest, d));
+            float now = max(most, largest);
+            float shrink = now == LOWEST ? 1.0 : power(most - now);
+            most = now;
+            sum *= shrink;
+            [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+                float by = subgroupShuffle(shrink, line_lane + r * ROW_LANES);
+                [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) o[r * COLUMNS + c] *= by;
             }
         }
-        [[unroll]] for (uint n = 0u; n < AT_ONCE; ++n)
+        float base = most == LOWEST ? 0.0 : most;
+        [[unroll]] for (uint n = 0u; n < HELD; ++n) {
+            s[n] = power(s[n] - base);
+            sum += s[n];
+        }
+        [[unroll]] for (uint n = 0u; n < AT_ONCE; ++n) {
+            float p[ROWS];
+            [[unroll]] for (uint r = 0u; r < ROWS; ++r)
+                p[r] = subgroupShuffle(s[n % HELD], line_lane + (r * AT_ONCE + n) / HELD * ALIKE);
             [[unroll]] for (uint c = 0u; c < V_EACH; ++c)
                 [[unroll]] for (uint e = 0u; e < FOURS; ++e) {
                     vec4 four = quarter(v_next[n * V_EACH + c], e);
-                    [[unroll]] for (uint r = 0u; r < ROWS; ++r)
-                        o[r * COLUMNS + c * FOURS + e] += s[r * AT_ONCE + n] * four;
+                    [[unroll]] for (uint r = 0u; r < ROWS; ++r) o[r * COLUMNS + c * FOURS + e] += p[r] * four;
                 }
+        }
     }
 
     // The sums of all lines.
-    if (lane == 0u)
-        [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-            s_most[r * LINES + line] = most[r];
-            s_sum[r * LINES + line] = sum[r];
-        }
+    [[unroll]] for (uint d = 1u; d < 32u; d *= 2u)
+        if (d >= ALIKE && d < ROW_LANES) sum += subgroupShuffleXor(sum, d);
+    if (lane % ROW_LANES == 0u) {
+        s_most[own_row * LINES + line] = most;
+        s_sum[own_row * LINES + line] = sum;
+    }
     barrier();
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-        if (r >= rows) break;
         float top = LOWEST;
         for (uint n = 0u; n < LINES; ++n) top = max(top, s_most[r * LINES + n]);
-        float base = top == LOWEST ? 0.0 : top, share = power(most[r] - base);
+        float base = top == LOWEST ? 0.0 : top, share = power(s_most[r * LINES + line] - base);
         [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) s_sums[c * INVOCATIONS + i] = share * o[r * COLUMNS + c];
         barrier();
-        uint to = record_of(batch, head, r, part, value_size);
-        for (uint n = i; n < VALUE_VECTORS * FOURS; n += INVOCATIONS) {
-            uint vector = n / FOURS;
-            uint from = (vector / LANES * FOURS + n % FOURS) * INVOCATIONS + vector % LANES;
-            vec4 total = vec4(0.0);
-            for (uint l = 0u; l < LINES; ++l) total += s_sums[from + l * LANES];
-            [[unroll]] for (uint e = 0u; e < 4u; ++e) y_words[to + 4u * n + e] = floatBitsToUint(total[e]);
-        }
-        if (i == 0u) {
-            float total = 0.0;
-            for (uint n = 0u; n < LINES; ++n) total += s_sum[r * LINES + n] * power(s_most[r * LINES + n] - base);
-            y_words[to + value_size] = floatBitsToUint(top);
-            y_words[to + value_size + 1u] = floatBitsToUint(total);
+        uint to = record_of(batch, head, min(r, rows - 1u), part, value_size);
+        if (r < rows) {
+            for (uint n = i; n < VALUE_VECTORS * FOURS; n += INVOCATIONS) {
+                uint vector = n / FOURS;
+                uint from = (vector / LANES * FOURS + n % FOURS) * INVOCATIONS + vector % LANES;
+                vec4 total = vec4(0.0);
+                for (uint l = 0u; l < LINES; ++l) total += s_sums[from + l * LANES];
+                [[unroll]] for (uint e = 0u; e < 4u; ++e) y_words[to + 4u * n + e] = floatBitsToUint(total[e]);
+            }
+            if (i == 0u) {
+                float total = 0.0;
+                for (uint n = 0u; n < LINES; ++n)
+                    total += s_sum[r * LINES + n] * power(s_most[r * LINES + n] - base);
+                y_words[to + value_size] = floatBitsToUint(top);
+                y_words[to + value_size + 1u] = floatBitsToUint(total);
+            }
         }
         barrier();  // the sums have been read
     }
