@@ -20,6 +20,7 @@ import kompute_dml.genai as genai  # noqa: E402
 import kompute_dml.onnxruntime as kompute  # noqa: E402
 import tiny_decoders  # noqa: E402
 from kompute_dml.errors import UnsupportedError  # noqa: E402
+from kompute_dml.onnxruntime import capture, identity  # noqa: E402
 from onnx_graphs import needs_provider  # noqa: E402
 
 pytestmark = needs_provider
@@ -94,6 +95,14 @@ def test_caches_stay_on_the_device(found: Any, where: str) -> None:
 
 def test_another_provider_of_the_name_is_refused(found: Any) -> None:
     assert "WebGpuExecutionProvider is registered already" in found["beside WebGPU's"]
+
+
+def test_the_patch_names_what_the_provider_is() -> None:
+    patch = (_TESTS.parent / "packages/onnxruntime-genai/kompute.patch").read_text("utf-8")
+    own = identity.OWN
+    assert f'"{own.provider}"' in patch and f'"{own.memory}"' in patch
+    assert f"kVendorId = 0x{own.vendor:X};" in patch
+    assert f'value.first == "{capture.OPTION}"' in patch
 
 
 def test_an_encoder_with_options_of_its_own_is_refused(found: Any) -> None:
