@@ -457,6 +457,27 @@ def test_what_constants_make_is_computed_once(monkeypatch: pytest.MonkeyPatch) -
     np.testing.assert_array_equal(fused[1][0], plain[1][0])
 
 
+@pytest.mark.parametrize(("rows", "expected"), [
+    (1, ["GEMM", "CONVOLUTION"]), (2, ["CONVOLUTION", "GEMM", "ELEMENT_WISE_ADD"])])
+def test_a_product_of_one_row_takes_the_bias_of_a_convolution(
+    rows: int, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its result is added to each channel, as a diffusion model adds a time. A row for each image
+    is no bias."""
+    nodes = [node("Conv", "x w b", "p"), node("Gemm", "t v c", "q"),
+             node("Constant", "", "plane", value_ints=[2, 3]), node("Unsqueeze", "q plane", "r"),
+             node("Add", "p r", "y")]
+    rng = np.random.default_rng(1)
+    x, w, b, t, v, c = (rng.integers(-4, 5, shape).astype(np.float32) for shape in (
+        (2, 3, 9, 9), (5, 3, 3, 3), 5, (rows, 7), (7, 5), 5))
+    monkeypatch.setenv("KOMPUTE_DML_DISABLE_PASSES", "channels_last")
+    fused, plain = _both(
+        monkeypatch, nodes, {"x": x, "t": t}, {"w": w, "b": b, "v": v, "c": c}, ["y"])
+    assert sorted(fused[0]) == sorted(expected)
+    assert len(plain[0]) == 3
+    np.testing.assert_array_equal(fused[1][0], plain[1][0])
+
+
 @pytest.mark.parametrize(("size", "left"), [(512, 0), (513, 1)])
 def test_a_mask_of_a_megabyte_is_computed_once(
     size: int, left: int, monkeypatch: pytest.MonkeyPatch

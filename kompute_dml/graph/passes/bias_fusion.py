@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ...desc import TensorDesc
 from ..node import (
     OTHER,
     SUMS,
     Node,
     Nodes,
     changed,
+    class_of,
     factor_of,
     fused_by,
     moved,
@@ -46,9 +48,10 @@ def _with_sum(g: Nodes, node: Node, total: Node, slot: str) -> Node | None:
             return None
         field, more["c_tensor"], more["beta"] = "c_tensor", other, 1.0
     else:
-        if "bias_tensor" in node.storages or any(
-                s for i, (s, n) in enumerate(zip(other.strides, other.sizes))
-                if i != 1 and n > 1):
+        if any(s for i, (s, n) in enumerate(zip(other.strides, other.sizes))
+               if i != 1 and n > 1):
+            return None
+        if "bias_tensor" in node.storages and not _take_bias(g, node, total, OTHER[slot], other):
             return None
         field = "bias_tensor"
         sizes = (1, other.sizes[1], *[1] * (len(other.sizes) - 2))
@@ -57,6 +60,36 @@ def _with_sum(g: Nodes, node: Node, total: Node, slot: str) -> Node | None:
                           "output_tensor": total.storages["output_tensor"]}, **more)
     g.replace([node, total], new)
     return new
+
+
+def _take_bias(g: Nodes, node: Node, total: Node, slot: str, other: TensorDesc) -> bool:
+    """Let the product of one row that makes ``other``, one element for each channel, add a
+    convolution's constant bias to its own C, so that its result is the only bias. Returns whether
+    it can."""
+    product, bias = g.maker(total, slot), node.storages["bias_tensor"]
+    if product is None or product.name != "GEMM" or g.only_user(product) != (total, slot) or not (
+            g.folds and bias.root.constant) or fused_by(product):
+        return False
+    c, d, y = product.storages.get("c_tensor"), product.desc, output_of(product)
+    channels = other.sizes[1]
+    if c is None or not c.root.constant or d.beta != 1 or (
+            y.element_count != channels or y.sizes[-1] != channels
+            or y.strides[-1] != other.strides[1]):
+        return False
+    sizes = (1, 1, 1, channels)
+    parts = [moved(t, sizes, (0, 0, 0, step)) for t, step in (
+        (d.c_tensor, d.c_tensor.strides[-1]),
+        (node.tensor("bias_tensor"), node.tensor("bias_tensor").strides[1]))]
+    if any(t.data_type is not y.data_type for t in parts):
+        return False
+    both = TensorDesc(y.data_type, sizes)
+    storage = g.make(both.total_tensor_size_in_bytes)
+    g.insert(Node(class_of("ELEMENT_WISE_ADD")(
+        a_tensor=parts[0], b_tensor=parts[1], output_tensor=both),
+        {"a_tensor": c, "b_tensor": bias, "output_tensor": storage}, node.label))
+    g.replace([product], changed(product, {"c_tensor": storage}, c_tensor=moved(
+        both, y.sizes, (*[0] * (len(y.sizes) - 1), 1))))
+    return True
 
 
 def _with_scale(g: Nodes, node: Node, scaled: Node, slot: str) -> Node | None:
