@@ -457,6 +457,21 @@ def test_what_constants_make_is_computed_once(monkeypatch: pytest.MonkeyPatch) -
     np.testing.assert_array_equal(fused[1][0], plain[1][0])
 
 
+def test_a_cast_of_truth_to_truth_is_none() -> None:
+    truth = onnx.TensorProto.BOOL
+    cast = node("Cast", "x", "t", to=truth)
+    x = np.array([True, False, True, True])
+    for nodes, expected, wanted in (([cast], ["ELEMENT_WISE_IDENTITY"], x),
+                                    ([cast, node("Not", "t", "y")],
+                                     ["ELEMENT_WISE_LOGICAL_NOT"], ~x)):
+        model = graphs.model(
+            nodes, [("x", truth, x.shape)], [(nodes[-1].output[0], truth, x.shape)])
+        region = onnx_backend.prepare(onnx.load_model_from_string(model))._region
+        plan = region.plan([x])
+        assert plan.operators == expected
+        np.testing.assert_array_equal(plan.run([x])[0], wanted)
+
+
 @pytest.mark.parametrize(("rows", "expected"), [
     (1, ["GEMM", "CONVOLUTION"]), (2, ["CONVOLUTION", "GEMM", "ELEMENT_WISE_ADD"])])
 def test_a_product_of_one_row_takes_the_bias_of_a_convolution(

@@ -68,6 +68,8 @@ def cast(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
 def truth(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """Cast to bool: anything but 0 is true, also NaN."""
     x = given(inputs, 0)
+    if x.dtype == BOOL:
+        return [x]
     zero = builder.constant(np.zeros((), x.dtype))
     equal = emit_elementwise(builder, "ELEMENT_WISE_LOGICAL_EQUALS", [x, zero], BOOL, {})
     return [apply(builder, "ELEMENT_WISE_LOGICAL_NOT", equal)]
