@@ -113,6 +113,10 @@ NAMES: dict[str, Names] = {
 """By the name here. Of two functions with the same name elsewhere, hints name the last one."""
 
 
+OURS = {name: function for function, names in NAMES.items() for name in names.numpy.split()}
+"""NumPy's name -> the name here."""
+
+
 def torch_name(function: str) -> str:
     """PyTorch's function, whose name is the same where none is listed."""
     return NAMES.get(function, Names()).torch.split(" ")[0] or function

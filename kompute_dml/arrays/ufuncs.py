@@ -15,6 +15,7 @@ from ..dtypes import DataType
 from ..errors import UnsupportedError, ValidationError, expect
 from ..functions import functions as directml
 from ..functions.call import device_of
+from ..names import OURS
 from ..tensors import Tensor
 from ..tensors.attached import UFUNCS
 from ..tensors.types import (
@@ -412,7 +413,7 @@ def _test(
     if name == "isfinite":
         return as_truth(dml("logical_not")(dml("logical_or")(dml("is_nan")(x),
                                                              dml("is_infinity")(x))))
-    return as_truth(dml({"isnan": "is_nan", "isinf": "is_infinity"}[name])(x))
+    return as_truth(dml(OURS[name])(x))
 
 
 def _square(
@@ -444,63 +445,45 @@ def _matmul(
     return matmul(*values)
 
 
+_ALIKE: dict[Callable[[str], Compute], str] = {
+    _float: "fabs reciprocal exp log sqrt sin cos tan sinh cosh tanh arcsin arccos arctan arcsinh "
+            "arccosh arctanh arctan2",
+    _arithmetic: "subtract sign",
+    _remainder: "remainder mod fmod",
+    _comparison: "equal less less_equal greater greater_equal",
+    _logical: "logical_and logical_or logical_xor logical_not",
+    _shift: "left_shift right_shift",
+    _signed: "negative absolute",
+    _whole: "floor ceil rint",
+}
+"""What computes ufuncs by the functions that the record names."""
+
 for _name, _compute in {
-    "add": _arithmetic("add", "logical_or"),
-    "subtract": _arithmetic("subtract"),
-    "multiply": _arithmetic("multiply", "logical_and"),
-    "maximum": _arithmetic("max", "logical_or"),
-    "minimum": _arithmetic("min", "logical_and"),
-    "remainder": _remainder("modulus_floor"),
-    "mod": _remainder("modulus_floor"),
-    "fmod": _remainder("modulus_truncate"),
+    **{name: of(OURS[name]) for of, names in _ALIKE.items() for name in names.split()},
+    "add": _arithmetic(OURS["add"], "logical_or"),
+    "multiply": _arithmetic(OURS["multiply"], "logical_and"),
+    "maximum": _arithmetic(OURS["maximum"], "logical_or"),
+    "minimum": _arithmetic(OURS["minimum"], "logical_and"),
     "divide": _divide,
     "true_divide": _divide,
     "floor_divide": _floor_divide,
     "power": _power,
-    "arctan2": _float("atan_yx"),
     "matmul": _matmul,
-    "equal": _comparison("logical_equals"),
-    "not_equal": _comparison("logical_equals", inverse=True),
-    "less": _comparison("logical_less_than"),
-    "less_equal": _comparison("logical_less_than_or_equal"),
-    "greater": _comparison("logical_greater_than"),
-    "greater_equal": _comparison("logical_greater_than_or_equal"),
-    "logical_and": _logical("logical_and"),
-    "logical_or": _logical("logical_or"),
-    "logical_xor": _logical("logical_xor"),
-    "bitwise_and": _bits("bit_and", "logical_and"),
-    "bitwise_or": _bits("bit_or", "logical_or"),
-    "bitwise_xor": _bits("bit_xor", "logical_xor"),
-    "left_shift": _shift("bit_shift_left"),
-    "right_shift": _shift("bit_shift_right"),
-}.items():
-    define(_name, 2, _compute)
-
-for _name, _compute in {
-    "negative": _signed("negate"),
-    "absolute": _signed("abs"),
-    "fabs": _float("abs"),
-    "sign": _arithmetic("sign"),
+    "not_equal": _comparison(OURS["equal"], inverse=True),
+    "bitwise_and": _bits(OURS["bitwise_and"], "logical_and"),
+    "bitwise_or": _bits(OURS["bitwise_or"], "logical_or"),
+    "bitwise_xor": _bits(OURS["bitwise_xor"], "logical_xor"),
+    "invert": _bits(OURS["invert"], "logical_not"),
     "positive": _positive,
     "conjugate": _positive,
     "square": _square,
-    "invert": _bits("bit_not", "logical_not"),
-    "logical_not": _logical("logical_not"),
     "isnan": _test,
     "isinf": _test,
     "isfinite": _test,
-    "floor": _whole("floor"),
-    "ceil": _whole("ceil"),
-    "rint": _whole("round"),
     "trunc": _whole("round", rounding_mode=RoundingMode.TOWARD_ZERO),
     "deg2rad": _degrees(math.pi / 180),
     "radians": _degrees(math.pi / 180),
     "rad2deg": _degrees(180 / math.pi),
     "degrees": _degrees(180 / math.pi),
-    "reciprocal": _float("recip"),
-    **{name: _float(name) for name in
-       ("exp", "log", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh")},
-    **{f"arc{name}": _float(f"a{name}") for name in
-       ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
 }.items():
-    define(_name, 1, _compute)
+    define(_name, getattr(np, _name).nin, _compute)
