@@ -121,6 +121,21 @@ EACH: dict[str, Callable[[Any], Any]] = {
     "gradient of padding": lambda x: torch.autograd.functional.jacobian(
         lambda y: torch.nn.functional.pad(y[None], (2, 1, -1, 3), "replicate").square().sum(), x),
     "sign bits": lambda x: (x.signbit(), (-0 * x).signbit(), x.copysign(-x.flip(0))),
+    "the next number": lambda x: torch.nextafter(*torch.meshgrid(*[torch.tensor(
+        [0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, torch.inf, -torch.inf, torch.nan],
+        device=x.device)] * 2, indexing="ij")).view(torch.int32),
+    "gradients of distances": lambda x: tuple(torch.autograd.functional.jacobian(
+        lambda y, p=p: torch.cdist(y, x[:3], p=p).sum() + torch.pdist(y, p).sum(), x)
+        for p in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, torch.inf)),
+    "gradients of margins": lambda x: tuple(torch.autograd.functional.jacobian(
+        lambda y, f=f: f(y), x) for f in (
+            lambda y: torch.nn.functional.multi_margin_loss(
+                y, torch.tensor([3, 0, 5, 1], device=x.device), 2, 0.5, reduction="none"),
+            lambda y: torch.nn.functional.multi_margin_loss(
+                y, torch.tensor([3, 0, 5, 1], device=x.device), weight=x[0].abs()),
+            lambda y: torch.nn.functional.multilabel_margin_loss(y, torch.tensor(
+                [[3, 0, -1, 1, 2, 0], [5, 4, 3, 2, 1, 0], [-1, 0, 0, 0, 0, 0], [2] + [-1] * 5],
+                device=x.device), reduction="sum"))),
     "uneven pool": lambda x: torch.nn.functional.adaptive_avg_pool2d(x.view(1, 4, 6), (3, 4)),
 }
 

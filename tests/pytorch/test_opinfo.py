@@ -21,6 +21,9 @@ OTHERS = (("sort", "bool"), ("pow", "int64"), ("__rpow__", "int64"),
           ("div_trunc_rounding", "int64"), ("addcdiv", "float16"), ("expm1", "float16"),
           ("_softmax_backward_data", "float16"), ("nn_functional_adaptive_avg_pool2d", "float16"))
 """Operators of other types, with those types."""
+GRADIENTS = ("cdist", "index_fill", "nextafter", "nn_functional_embedding_bag",
+             "nn_functional_multi_margin_loss", "nn_functional_multilabel_margin_loss",
+             "nn_functional_pdist", "sgn")
 NO_GRADIENT = ("signbit", "special_bessel_y1")
 
 
@@ -43,6 +46,12 @@ def test_operator(name: str, mode: str) -> None:
         return
     found = outcomes(operators(mode)[name], torch.float32, mode, 1)
     assert [kind for kind, _ in found] == ["pass"], found
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients(name: str) -> None:
+    found = outcomes(operators(GRADIENT)[name], torch.float32, GRADIENT, 2)
+    assert {kind for kind, _ in found} == {"pass"}, found
 
 
 @pytest.mark.parametrize("name, dtype", OTHERS)

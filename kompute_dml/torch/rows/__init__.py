@@ -4,6 +4,7 @@ from . import (  # noqa: F401
     bessel,
     composed,
     convolution,
+    distances,
     elementwise,
     foreach,
     indices,

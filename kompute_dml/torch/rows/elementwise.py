@@ -158,6 +158,35 @@ def signbit(x: Value) -> Value:
     return less(words, 0) if words.dtype != BOOL else full(x.shape, False, BOOL)
 
 
+@lowers("nextafter")
+def nextafter(x: Value, y: Value) -> Value:
+    """By the bits, whose order is that of the numbers but for the sign."""
+    if x.dtype != F32 or y.dtype != F32:
+        raise Unsupported("nextafter of another type than FLOAT32")
+    shape = broadcast(x, y)
+    if not math.prod(shape):
+        return empty(shape, F32)
+    lowest = full((), -1 << 31, torch.int32)
+
+    def ordered(v: Value) -> tuple[Value, Value]:
+        words = view_dtype(expanded(v, shape), torch.int32)
+        below = call("sub.Tensor", lowest, words)
+        return words, call("where.self", less(words, 0), below, words)
+
+    (words, start), (goal_words, goal) = ordered(x), ordered(y)
+    up = less(start, goal)
+    moved = call("add.Tensor", start, call("where.self", up, full((), 1, torch.int32),
+                                           full((), -1, torch.int32)))
+    bits = call("where.self", less(moved, 0), call("sub.Tensor", lowest, moved), moved)
+    to_zero = call("logical_and", call("eq.Scalar", moved, 0), less(words, 0))
+    bits = call("where.self", to_zero, lowest, bits)  # -0
+    bits = call("where.self", call("eq.Tensor", start, goal), goal_words, bits)
+    for v, own in ((x, words), (y, goal_words)):
+        nan = call("ne.Tensor", expanded(v, shape), expanded(v, shape))
+        bits = call("where.self", nan, own, bits)
+    return view_dtype(bits, F32)
+
+
 @lowers("logical_not")
 def logical_not(x: Value) -> Value:
     return elementwise(dml.logical_not, [cast(x, BOOL)], BOOL)

@@ -313,7 +313,7 @@ def scalar_tensor(number: Number, dtype: torch.dtype | None = None, **other: obj
     return full((), number, dtype or torch.get_default_dtype())
 
 
-@lowers("zeros", "empty.memory_format", "empty_permuted")
+@lowers("zeros", "empty.memory_format", "empty_permuted", "_efficientzerotensor")
 def zeros(size: Sizes, *order: object, dtype: torch.dtype | None = None, **other: object) -> Value:
     return full(size, 0, dtype or torch.get_default_dtype())
 

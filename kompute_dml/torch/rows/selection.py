@@ -80,6 +80,11 @@ def masked_scatter(x: Value, mask: Value, source: Value) -> Value:
     return resized(call("scatter.src", flat, 0, at, values), shape)
 
 
+@lowers("_unique")
+def unique(x: Value, sorted: bool = True, return_inverse: bool = False) -> list[Value]:
+    return unique2(x, sorted, return_inverse)[:2]
+
+
 @lowers("_unique2")
 def unique2(x: Value, sorted: bool = True, return_inverse: bool = False,
             return_counts: bool = False) -> list[Value]:
