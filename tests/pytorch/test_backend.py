@@ -267,3 +267,29 @@ def test_arguments_that_change(change: Callable[..., torch.Tensor], where: str, 
                 assert (x._version > before) == (w._version > ours)
             for ours, theirs in zip((z, *found), (y, *expected)):
                 torch.testing.assert_close(ours.cpu(), theirs)
+
+
+@pytest.mark.parametrize("how", ["mark_dynamic", "dynamic"])
+def test_lengths_share_a_graph(how: str) -> None:
+    """One graph for all lengths, forward and backward, and one plan of each for a length."""
+    host, ours = Language(), Language()
+    ours.load_state_dict(host.state_dict())
+    ours = ours.to("kompute")
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    step = torch.compile(ours, fullgraph=True, dynamic=True if how == "dynamic" else None)
+    plans = statistics.plans
+    for length in (7, 9, 6, 9, 7):
+        tokens = torch.randint(0, 11, (2, length))
+        x = tokens.to("kompute")
+        if how == "mark_dynamic":
+            torch._dynamo.mark_dynamic(x, 1, min=3, max=64)
+        losses = [host(tokens), step(x)]
+        assert losses[1].item() == pytest.approx(losses[0].item(), rel=1e-4)
+        for model, loss in zip((host, ours), losses):
+            model.zero_grad()
+            loss.backward()
+        for p, q in zip(host.parameters(), ours.parameters()):
+            torch.testing.assert_close(q.grad.cpu(), p.grad, rtol=1e-4, atol=1e-5)
+    assert counters["stats"]["unique_graphs"] == 1
+    assert statistics.plans == plans + 2 * 3
