@@ -174,13 +174,13 @@ _tapes: OrderedDict[tuple[Any, ...], Tape | int] = OrderedDict()
 """By signature. A number says how often the call was tried."""
 
 
-class Statistics:
+class TapeStatistics:
     """What tests ask."""
 
     played = 0
 
 
-statistics = Statistics()
+statistics = TapeStatistics()
 
 
 def run(op: object, args: Sequence[Any], kwargs: dict[str, Any], plain: Callable[[], Any]) -> Any:

@@ -113,8 +113,8 @@ def test_nothing_is_imported_inside_of_functions() -> None:
 _PUBLIC = {"_replace", "_asdict", "_exit"}
 _PYTORCHS = {
     "_boxed_call", "_dispatch_has_kernel", "_dispatch_has_kernel_for_dispatch_key", "_dynamo",
-    "_from_dlpack", "_int_mm", "_linalg_check_errors", "_linalg_solve_ex", "_ops", "_schema",
-    "_tensor_str", "_to_copy", "_version",
+    "_from_dlpack", "_int_mm", "_linalg_check_errors", "_linalg_solve_ex", "_op_dk", "_ops",
+    "_schema", "_tensor_str", "_to_copy", "_version",
 }
 _ONNX_RUNTIMES = {"_create_inference_session", "_sess", "_sess_options", "_sess_options_initial"}
 
