@@ -212,7 +212,7 @@ class _LittleCode(_Blocks):
 
 
 @dataclass(frozen=True)
-class _FewRows(FloatKernel):
+class _Skinny(FloatKernel):
     """Up to eight rows, by vectors of B."""
 
     axis: str
@@ -232,7 +232,7 @@ class _FewRows(FloatKernel):
     def serves(self, g: FloatProduct, traits: DeviceTraits) -> str | None:
         if g.is_rounded:
             return "factors are rounded for matrix units"
-        if g.few_rows_axis != self.axis:
+        if g.skinny_axis != self.axis:
             return f"it has more than eight rows, or no vectors along {self.axis}"
         return None if self.rows // 2 < g.rows <= self.rows else f"it has {g.rows} rows"
 
@@ -525,7 +525,7 @@ class _Fragments(FloatKernel):
 
     def estimate(self, g: FloatProduct, traits: DeviceTraits) -> float:
         """First where it was measured."""
-        if g.rows == 1 and g.few_rows_axis:
+        if g.rows == 1 and g.skinny_axis:
             return _FIRST if _is_large(g, traits) and g.k % 8 == 0 else _SECOND
         return _FIRST if _is_large(g, traits) or _in_pieces(g, traits) else _THIRD
 
@@ -557,14 +557,14 @@ class _Fragments(FloatKernel):
         return g.replaced(g.k, a=repacked(p, "a", along_k=True))
 
 
-def _few_rows(**shapes: tuple[int, int]) -> Iterator[_FewRows]:
+def _skinny(**shapes: tuple[int, int]) -> Iterator[_Skinny]:
     for axis, (columns, k) in shapes.items():
-        yield from (_FewRows(axis, rows, columns, k) for rows in (1, 2, 4, 8))
+        yield from (_Skinny(axis, rows, columns, k) for rows in (1, 2, 4, 8))
 
 
 KERNELS: tuple[FloatKernel, ...] = (
     _LittleCode("gemm_blocks.t32"), _Blocks("gemm_blocks.t64"), _Blocks("gemm_blocks.t128", True),
-    *_few_rows(k=(8, 1024), mn=(128, 32)),
+    *_skinny(k=(8, 1024), mn=(128, 32)),
     *(_Fragments(axis, rows) for axis, heights in (("k", (1, 8, 16)), ("n", (1, 8)),
                                                    ("n4", (1, 8, 16))) for rows in heights),
     _PackedB(), _DirectSmall("t32k", "k"), _DirectSmall("t32n", "mn"),

@@ -129,7 +129,7 @@ class FloatProduct:
         return self.views["a"].padded or self.views["b"].padded
 
     @property
-    def few_rows_axis(self) -> str:
+    def skinny_axis(self) -> str:
         """The axis of B's whole vectors, and A's if that is K, for up to eight rows. Else ""."""
         each = 16 // self.itemsize
         axis = self.vectors("b", each) if self.rows <= 8 else ""

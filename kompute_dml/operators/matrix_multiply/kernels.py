@@ -16,7 +16,7 @@ from ...runtime.traits import DeviceTraits
 from .product import MAX_K, SHADER, SLOTS, Product
 from .repacking import REPACK, SUMS, Repacked, has_vectors, is_readable
 
-_FEW_ROWS, _UNITS, _PACKED, _IDLE = range(0, 400, 100)
+_SKINNY, _UNITS, _PACKED, _IDLE = range(0, 400, 100)
 """Estimates are ranks of groups, in the order of what was measured, and below 100 those of a
 group's kernels."""
 _LAST = 90.0
@@ -163,7 +163,7 @@ def _axis_of_few(product: Product) -> str:
 
 
 @dataclass(frozen=True)
-class _OfFewRows(FixedKernel):
+class _Skinny(FixedKernel):
     """Up to eight rows, or up to 128 on matrix units."""
 
     axis: str = "k"
@@ -182,11 +182,11 @@ class _OfFewRows(FixedKernel):
         return None if product.rows <= most else f"it has more than {most} rows"
 
 
-class _Vectors(_OfFewRows):
+class _Vectors(_Skinny):
     """Dot products of vectors. Fewer rows than the kernel has are multiplied by zeros."""
 
     def estimate(self, product: Product, traits: DeviceTraits) -> float:
-        return _FEW_ROWS + 20 + self.rows / 100
+        return _SKINNY + 20 + self.rows / 100
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class _Columns(_Vectors):
         return super().estimate(product, traits) + (0.0 if counts else 1.0)
 
 
-class _Subgroups(_OfFewRows):
+class _Subgroups(_Skinny):
     """Subgroups of 32 of their own. They store whole words, and keep no sums for another
     dispatch."""
 
@@ -218,10 +218,10 @@ class _Subgroups(_OfFewRows):
         # busy.
         columns = measured.figures(traits.device_class, self.file)["columns"]
         busy = product.rows == 1 or (product.rows > 2 and product.columns >= columns)
-        return _FEW_ROWS + (10 if busy else 25) + self.rows / 100
+        return _SKINNY + (10 if busy else 25) + self.rows / 100
 
 
-class _FewOnUnits(_OfFewRows):
+class _SkinnyOnUnits(_Skinny):
     """Matrix units, which pay off from five rows on."""
 
     file = SHADER + "_few_rows_coopmat"
@@ -239,7 +239,7 @@ class _FewOnUnits(_OfFewRows):
         return super().serves(product, traits)
 
     def estimate(self, product: Product, traits: DeviceTraits) -> float:
-        return _FEW_ROWS + (10 if product.rows > 4 else 30) + self._rank(product, traits)
+        return _SKINNY + (10 if product.rows > 4 else 30) + self._rank(product, traits)
 
     def _rank(self, product: Product, traits: DeviceTraits) -> float:
         """With one tile per core, tiles get more subgroups. Larger tiles would leave cores idle."""
@@ -259,7 +259,7 @@ class _FewOnUnits(_OfFewRows):
 
 
 @dataclass(frozen=True)
-class _Transposed(_FewOnUnits):
+class _Transposed(_SkinnyOnUnits):
     """Wide tiles of rows of B, which are transposed."""
 
     busy: int = 128
@@ -462,8 +462,8 @@ KERNELS: tuple[IntegerKernel, ...] = (
       for axis in ("n_contiguous64", "n_contiguous")
       for rows, busy in ((1, 896), (2, 896), (4, 660), (8, 264))),
     _Subgroups("r1", 1, 4, 16), _Subgroups("r4", 4, 16, 16),
-    _FewOnUnits("k_contiguous", 16, 32, 16), _FewOnUnits("k_contiguous8", 16, 32, 16),
-    _FewOnUnits("n_contiguous", 16, 32, axis="n"),
+    _SkinnyOnUnits("k_contiguous", 16, 32, 16), _SkinnyOnUnits("k_contiguous8", 16, 32, 16),
+    _SkinnyOnUnits("n_contiguous", 16, 32, axis="n"),
     _Transposed("r16", 16, 128, axis="n"), _Transposed("r32", 32, 128, axis="n"),
     _Rows16("t16", 0), _Unsigned("t128u", 1), _Aside("t128s", 2), _Gathering("t128w", 3),
     _Large("t128", 4), _OneWave("t96x128", 5), _TwoWaves("t128d", 6), _OneWave("t48x96", 7),
