@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from .bindings import BindingProperties, BindingTable, Dispatchable, Need, check_alias
 from .desc import TensorDesc, tensor_of
 from .errors import ValidationError
-from .lowering.plan import PARAMS, PERSISTENT, TEMPORARY, ZEROED, Dispatch, Plan
+from .lowering.plan import PARAMS, PERSISTENT, TEMPORARY, ZEROED, Dispatch, Operand, Plan
 from .operators.base import Definition, OperatorDesc
 from .runtime.hazards import Access
 from .runtime.heap import ALIGNMENT, Place, Slot
@@ -57,6 +57,31 @@ class Operator:
         return self.definition.slots(self.desc)
 
 
+Ranges = list[tuple[int, list[tuple[int, int, int]], list[tuple[int, int, bool]]]]
+"""By slot: push words that take its place, with an element's bytes and the elements before; and
+the bytes that are touched, with whether they are written."""
+
+
+class Changed(NamedTuple):
+    """What changes of a dispatch where sizes do."""
+
+    groups: int
+    words: Sequence[tuple[int, int]]
+    """Push words, by their places."""
+    operands: Sequence[Operand] | None
+    """None where these stay."""
+
+
+class Recordable(NamedTuple):
+    """A dispatch, but for where its tensors lie."""
+
+    variant: Variant
+    spec: bytes
+    groups: int
+    push: np.ndarray
+    slots: Ranges
+
+
 class _Step:
     """A dispatch of the plan. All that does not depend on bindings is packed beforehand."""
 
@@ -71,11 +96,20 @@ class _Step:
         self.spec = variant.pack_spec(dispatch.spec).tobytes()
         self.push = variant.pack_push(dispatch.push)
         self.words = self.push.data  # faster to set than an array's elements
-        used = [(-1 if o.slot is None else slots.index(o.slot), o) for o in dispatch.operands]
-        bindings = [at for at, _ in used]
+        bindings = [-1 if o.slot is None else slots.index(o.slot) for o in dispatch.operands]
         present = [at for at in dict.fromkeys(bindings) if at >= 0]
+        self._bindings = bindings, present
+        self.slots = self._ranges(dispatch.operands)
+        self.order = None if bindings == present else [
+            present.index(at) if at >= 0 else -1 for at in bindings]
+        """The position in ``slots`` of each binding, -1 for none. None if they are the same."""
+
+    def _ranges(self, operands: Sequence[Operand]) -> Ranges:
+        variant = self.variant
+        bindings, present = self._bindings
+        used = [*zip(bindings, operands)]
         # A shader that binds a tensor as words and as vectors has an operand for each.
-        self.slots = [
+        return [
             (
                 at,
                 list({
@@ -91,9 +125,20 @@ class _Step:
             )
             for at in present
         ]
-        self.order = None if bindings == present else [
-            present.index(at) if at >= 0 else -1 for at in bindings]
-        """The position in ``slots`` of each binding, -1 for none. None if they are the same."""
+
+    def at(
+        self, groups: int, words: Sequence[tuple[int, int]], operands: Sequence[Operand] | None
+    ) -> _Step:
+        """The same dispatch with other workgroups, push words by place, and ranges."""
+        copy = object.__new__(_Step)
+        copy.__dict__.update(self.__dict__)
+        copy.groups, copy.push = groups, self.push.copy()
+        copy.words = copy.push.data
+        for place, word in words:
+            copy.words[place] = word & 0xFFFFFFFF
+        if operands is not None:
+            copy.slots = self._ranges(operands)
+        return copy
 
     def record(self, runtime: _Runtime, places: Sequence[Place | None]) -> None:
         same = self.unless_same
@@ -187,6 +232,23 @@ class CompiledOperator(Dispatchable):
         copy.__dict__ = {**self.__dict__, "_params": None,
                          "initialized": not self.needs_initialization}
         return copy
+
+    def over(self, changes: Sequence[Changed], plan: Plan) -> CompiledOperator:
+        """:meth:`unused`, with what changes of each dispatch."""
+        copy = self.unused()
+        copy._execute = [step.at(*changed) for step, changed in zip(self._execute, changes)]
+        copy.plan = plan
+        return copy
+
+    @property
+    def dispatches(self) -> list[Recordable]:
+        """What it records at every run."""
+        return [Recordable(step.variant, step.spec, step.groups, step.push.copy(), step.slots)
+                for step in self._execute]
+
+    def reads_words_at(self, slot: Slot) -> None:
+        """The words of its params lie there already."""
+        self._params = slot
 
     def _need(self, field: Field) -> Need:
         desc = self.operator.tensor(field)

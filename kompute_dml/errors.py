@@ -10,6 +10,8 @@ from __future__ import annotations
 from operator import index
 from typing import Any, NoReturn
 
+from .sizes import Size
+
 
 class DmlError(Exception):
     """Base of every error of this package."""
@@ -69,7 +71,7 @@ def refuse(operator: str, field: str, rule: str, *got: object) -> NoReturn:
 def whole(operator: str, field: str, value: Any) -> int:
     """``value`` as an int. It must be an integer of Python or NumPy."""
     try:
-        return index(value)
+        return value if type(value) is Size else index(value)
     except TypeError:
         raise ValidationError(
             f"{operator}: expected {field} to be an integer, but got {value!r}"
@@ -79,7 +81,7 @@ def whole(operator: str, field: str, value: Any) -> int:
 def integers(operator: str, field: str, values: Any) -> tuple[int, ...]:
     """``values`` as ints. They must be integers."""
     try:
-        return tuple(index(v) for v in values)
+        return tuple(v if type(v) is Size else index(v) for v in values)
     except TypeError:
         raise ValidationError(
             f"{operator}: expected {field} to be a sequence of integers, but got {values!r}"

@@ -30,6 +30,7 @@ from ..operators import base
 from ..operators.base import OperatorDesc
 from ..runtime.heap import Allocation
 from ..runtime.windows import SIZE as WINDOW
+from ..sizes import SizeTrace, is_open
 from .array import BOOL, Array, device_type
 from .caches import append_in_place, appends
 from .memory import Storage, aligned, share, side_by_side
@@ -67,6 +68,8 @@ class Builder(Planner):
         """Bytes of the plan's own memory."""
         self._lines: set[Storage] = set()
         self._expected: list[tuple[Array, Sequence[Allowed], str]] = []
+        self.trace: SizeTrace | None = None
+        """Where sizes are open, what their values decide."""
 
     def new(self, shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
         """A packed array for a step to write."""
@@ -122,6 +125,11 @@ class Builder(Planner):
         return storage
 
     @property
+    def expected(self) -> list[tuple[Array, Sequence[Allowed], str]]:
+        """The inputs that are checked at each run, what their elements may be, and for whom."""
+        return self._expected
+
+    @property
     def expectations(self) -> int:
         """How many inputs are checked at each run."""
         return len(self._expected)
@@ -143,6 +151,27 @@ class Builder(Planner):
         if array.storage is not None and not self._trial:
             self._hold(array.storage, values, upload(self.device, values))
         return replace(array, host=values)
+
+    def filled(self, shape: Sequence[int], number: int, dtype: npt.DTypeLike) -> Array:
+        """An array that repeats a number, which may be an open size."""
+        return self.constant(np.full(shape, number, dtype))
+
+    def counted(self, count: int, dtype: npt.DTypeLike) -> Array:
+        """The numbers from 0 on. Of an open ``count`` the device makes them."""
+        if not is_open(count):
+            return self.constant(np.arange(count, dtype=dtype))
+        y = self.new((count,), dtype)
+        support = supported(self.device, "DML_OPERATOR_FILL_VALUE_SEQUENCE", "OutputTensor")
+        rank = support.dimension_counts[0] if support else 1
+        self.emit("FILL_VALUE_SEQUENCE", {
+            "output_tensor": (y, pad_left(y.shape, rank, 1), pad_left(y.strides, rank, 0))},
+            value_data_type=device_type(y.dtype), value_start=scalar(0, y.dtype),
+            value_delta=scalar(1, y.dtype))
+        return y
+
+    def numbers(self, values: np.ndarray, dtype: npt.DTypeLike) -> Array:
+        """An array with these numbers, some of which may be open sizes."""
+        return self.constant(np.ascontiguousarray(values, dtype).reshape(values.shape))
 
     def constants(self, values: Sequence[np.ndarray]) -> list[Array]:
         """Arrays with these values, none of them empty or of parts of bytes, which are uploaded
@@ -249,14 +278,7 @@ class Builder(Planner):
         """Allocate memory for every storage. ``resident`` inputs lie on the device, so they take no
         part in the upload of the small inputs. With ``bound`` inputs and outputs have no memory:
         each run brings it (:meth:`RecordedPlan.bind`)."""
-        owned = {a.storage for a in inputs}
-        ends: list[Array] = []
-        for y in outputs:
-            shared = y.storage is not None and (
-                y.storage in owned or y.storage.constant or y.storage.is_part or not y.packed
-                or any(y.storage is e.storage for e in ends)  # two outputs need separate memory
-            )
-            ends.append(self.copy(y) if shared else y)
+        ends = self._ends(inputs, outputs)
         kept = {} if bound else self._append_in_place(inputs, ends)
         steps = self.lower(inputs, ends, runs=True)
         used = [a for i, a in enumerate(inputs)
@@ -283,6 +305,18 @@ class Builder(Planner):
             self.device, steps, inputs, together, ends, memory, self._allocated, expected, kept)
         plan.pipelines = begin(self.device, (step.compiled for step in steps))
         return plan
+
+    def _ends(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Array]:
+        """The outputs, each packed in memory of its own."""
+        owned = {a.storage for a in inputs}
+        ends: list[Array] = []
+        for y in outputs:
+            shared = y.storage is not None and (
+                y.storage in owned or y.storage.constant or y.storage.is_part or not y.packed
+                or any(y.storage is e.storage for e in ends)  # two outputs need separate memory
+            )
+            ends.append(self.copy(y) if shared else y)
+        return ends
 
     def _append_in_place(
         self, inputs: Sequence[Array], outputs: Sequence[Array]

@@ -208,7 +208,7 @@ class _Planner(Planner):
         room = room_for_weights(self.device, self.weights_taken)
         if not is_of_constants(node, room) or not any(node.slots("input")):
             return False
-        compiled = self._compile(node.desc, frozenset())
+        compiled = self.compiled_for(node.desc, frozenset())
         scratch = _Place(self._temporary) if compiled.plan.temporary_bytes else None
         places = [self._first_place(node.storages.get(t)) for t in compiled.slots[:-2]]
         self._folded.append((compiled, [*places, scratch, None]))

@@ -135,9 +135,9 @@ class Planner:
         for node in fuse(Nodes(self.nodes, free, self.device.target,
                                self.storage if folds() else None, room)):
             try:
-                if self._fold(node, visible):
+                if self.runs_once(node, visible):
                     continue
-                step = self._step(node)
+                step = self.step_of(node)
             except DmlError as error:
                 if not node.label:
                     raise
@@ -158,7 +158,7 @@ class Planner:
         """Bytes beside which weights are dequantized, if there is room."""
         return self.device.runtime.engine.reserved
 
-    def _fold(self, node: Node, visible: Collection[Storage]) -> bool:
+    def runs_once(self, node: Node, visible: Collection[Storage]) -> bool:
         """Run an operator of constants once, so that its result is a constant. Not if the result is
         large or ``visible``."""
         slot, storage = next(node.slots("output"))
@@ -166,9 +166,9 @@ class Planner:
             return False
         return self._run_once(node, slot, storage)
 
-    def _step(self, node: Node) -> Step:
+    def step_of(self, node: Node) -> Step:
         storages = node.storages
-        compiled = self._compile(node.desc, frozenset(
+        compiled = self.compiled_for(node.desc, frozenset(
             f for f, s in storages.items() if s.root.constant))
         bound: dict[str, Storage | None] = {
             f: s for f, s in storages.items() if f not in compiled.plan.repacked
@@ -179,7 +179,7 @@ class Planner:
             bound[PERSISTENT] = self._initialize(compiled, storages)
         return Step(compiled, [bound.get(slot) for slot in compiled.slots])
 
-    def _compile(self, desc: OperatorDesc, constants: frozenset[str]) -> CompiledOperator:
+    def compiled_for(self, desc: OperatorDesc, constants: frozenset[str]) -> CompiledOperator:
         """Compile an operator. Equal operators are compiled once."""
         key = bits(desc), constants
         if key not in self._compiled_before:
@@ -191,7 +191,7 @@ class Planner:
 
     def _run_once(self, node: Node, slot: str, storage: Storage) -> bool:
         inputs, device = dict(node.slots("input")), self.device
-        compiled = self._compile(node.desc, frozenset())
+        compiled = self.compiled_for(node.desc, frozenset())
         places = tuple(inputs[f].slot() if f in inputs else None for f in compiled.slots[:-2])
         key = places, compiled.plan.execute, compiled.plan.params
         prepared = self._find_prepared(*key)

@@ -23,6 +23,7 @@ from .switches import BRANCHES, disabled
 if TYPE_CHECKING:
     from ..compiler import CompiledOperator
     from ..device import Device
+    from .open_plan import OpenPlan
 
 
 class Allowed(NamedTuple):
@@ -34,6 +35,7 @@ class Allowed(NamedTuple):
     end: int
     """One more than the largest."""
     why: str = ""
+    """What follows them in a message, with ``{end}`` for that number."""
 
 
 @dataclass(eq=False)
@@ -108,7 +110,9 @@ class RecordedPlan:
         """By the places of inputs and outputs."""
         self._recordings = Recordings(device.runtime.recorder)
         """By the places of the large inputs."""
-        self._results: list[weakref.ref[Result]] = []
+        self.common: OpenPlan | None = None
+        """What has its memory, and that of plans for other sizes."""
+        self.results: list[weakref.ref[Result]] = []
         """Results of the last run. Those that are still referenced move before the next run."""
         windows = device.runtime.windows
         index = {id(a): i for i, a in enumerate(inputs)}
@@ -127,6 +131,11 @@ class RecordedPlan:
             self._outgoing = None  # they lie in several buffers
         self._download = (
             windows.download(self._outgoing, self._outgoing_bytes) if self._outgoing else None)
+
+    @property
+    def memory_of(self) -> int:
+        """Equal for plans that share memory."""
+        return id(self if self.common is None else self._outgoing or self._incoming)
 
     @property
     def _recording(self) -> Recording | None:
@@ -189,10 +198,11 @@ class RecordedPlan:
         with runtime.lock:
             runtime.recorder.check()
             runtime.collect()
-            for last in self._results:
+            shares = self.common or self
+            for last in shares.results:
                 if (kept := last()) is not None:
                     kept.settle()
-            self._results = []
+            shares.results = []
             known = not anew and places is not None and places in self._recordings
             if known:
                 assert places is not None
@@ -208,7 +218,7 @@ class RecordedPlan:
                        for j, y in enumerate(self._outputs)]
             for large in () if known else self._large:
                 large.let_go()
-            self._results = [weakref.ref(r) for r in results if r is not None]
+            shares.results = [weakref.ref(r) for r in results if r is not None]
             return results
 
     def bind(self, inputs: Sequence[Place], outputs: Sequence[Place]) -> None:
@@ -311,7 +321,8 @@ def check_numbers(x: np.ndarray, allowed: Sequence[Allowed], where: str) -> None
         for value in (column.min(), column.max()) if column.size else ():
             if not low <= value < end:
                 raise ValidationError(
-                    f"{where}: expected {name} to be in [{low}, {end}){why}, but got {value}")
+                    f"{where}: expected {name} to be in [{low}, {end})"
+                    f"{why.format(end=end)}, but got {value}")
 
 
 class Result:

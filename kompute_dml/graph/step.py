@@ -130,19 +130,24 @@ def compile_repacking(
 
     The others would only be copied. The description was checked before.
     """
-    repacks = desc.operator.owned and REPACKING not in disabled()
-    wanted = frozenset(constants if repacks else ())
+    wanted = wanted_of(desc, constants)
 
     def compiled() -> CompiledOperator:
-        plan = device.plan(Operator(device, _owning(desc, wanted)), flags)
+        plan = device.plan(Operator(device, owning(desc, wanted)), flags)
         # What is not repacked is read where it lies: the plan is the same if it is not
         # OWNED_BY_DML.
-        return CompiledOperator(Operator(device, _owning(desc, plan.repacked)), plan, flags)
+        return CompiledOperator(Operator(device, owning(desc, plan.repacked)), plan, flags)
 
     return device.validation_cache.compiled(device.target, (bits(desc), wanted, flags), compiled)
 
 
-def _owning(desc: OperatorDesc, slots: Collection[str]) -> OperatorDesc:
+def wanted_of(desc: OperatorDesc, constants: Iterable[str]) -> frozenset[str]:
+    """Those of an operator's constants that it may repack."""
+    repacks = desc.operator.owned and REPACKING not in disabled()
+    return frozenset(constants if repacks else ())
+
+
+def owning(desc: OperatorDesc, slots: Collection[str]) -> OperatorDesc:
     """The description with these inputs OWNED_BY_DML, and no others."""
     def flagged(slot: str, tensor: TensorDesc | None) -> TensorDesc | None:
         flags = TensorFlags.OWNED_BY_DML if slot in slots else TensorFlags.NONE

@@ -16,6 +16,7 @@ SWITCH, OLD_SWITCH = "KOMPUTE_DML_DISABLE_PASSES", "KOMPUTE_DML_UNFUSED"
 CONSTANT_FOLDING, CHANNELS_LAST = "constant_folding", "channels_last"
 QDQ, INTEGERS = "qdq", "integer_products"
 MEMORY, IN_PLACE, REPACKING, BRANCHES = "memory", "in_place", "repacking", "branches"
+OPEN_SIZES = "open_sizes"
 _OTHERS = {
     CONSTANT_FOLDING: "what only constants make is computed once; dequantized weights as long as "
                       "they take at most a quarter of the device's memory",
@@ -26,6 +27,7 @@ _OTHERS = {
     REPACKING: "constants are brought once into the order that a kernel reads",
     MEMORY: "values that are never alive together share memory",
     IN_PLACE: "an operator writes over an input that has no later reader",
+    OPEN_SIZES: "one plan of an ONNX model serves many sizes of its inputs",
     BRANCHES: "operators that do not depend on one another run without a barrier",
 }
 """Optimizations that are no passes."""

@@ -148,7 +148,7 @@ class _View(NamedTuple):
 class _Layer(NamedTuple):
     """What a run became."""
 
-    values: dict[int, bytes | None]
+    values: dict[int, Hashable]
     """The values that it depends on, by the number of the array; None where the host has none."""
     storages: list[tuple[int, bool] | Storage]
     """The bytes of each storage, and whether it is a line of channels; or a constant."""
@@ -304,5 +304,7 @@ def _plain(x: Array) -> Array:
     return x
 
 
-def _raw(x: np.ndarray | None) -> bytes | None:
+def _raw(x: np.ndarray | None) -> Hashable:
+    if x is not None and x.dtype == object:  # its bytes are no values
+        return tuple(x.reshape(-1).tolist())
     return None if x is None else x.tobytes()

@@ -17,7 +17,7 @@ from ..errors import UnsupportedError, ValidationError
 from ..graph.array import Array
 from ..graph.builder import Builder, supported
 from ..graph.recorded import Allowed
-from ..layout import coalesce, packed_strides, pad_left, product
+from ..layout import broadcast_sizes, coalesce, packed_strides, pad_left, product
 from ..operators import base
 from .graph import OnnxNode
 
@@ -71,7 +71,7 @@ def emit_elementwise(
     attributes: Mapping[str, Any],
 ) -> Array:
     """Add an elementwise operator over broadcast inputs, in the order of its input fields."""
-    shape = np.broadcast_shapes(*[a.shape for a in arrays])
+    shape = broadcast_sizes(*[a.shape for a in arrays])
     y = builder.like(arrays, shape, dtype)
     if y.storage is None:
         return y

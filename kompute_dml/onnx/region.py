@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import threading
 import weakref
 from collections import OrderedDict
@@ -16,17 +18,20 @@ from ..errors import DmlError, OutOfMemoryError, UnsupportedError, ValidationErr
 from ..graph.array import Array, device_type
 from ..graph.builder import Builder
 from ..graph.memory import aligned
+from ..graph.open_plan import OpenBuilder
 from ..graph.planner import Preparations, uncollected
 from ..graph.recorded import Input, RecordedPlan, Resident, Result
 from ..graph.recordings import Places
-from ..graph.switches import disabled
+from ..graph.switches import OPEN_SIZES, disabled
 from ..layout import Ints, packed_strides
 from ..runtime.heap import DEDICATED
 from ..runtime.pipelines import Shader
 from ..runtime.windows import SIZE as WINDOW
+from ..sizes import Shaped, SizeTrace, any_open, settled
 from . import mapping, placement, shapes
 from .graph import OnnxNode, OnnxValue
 from .layers import Layers, label, split
+from .open_plans import OpenPlans
 
 if TYPE_CHECKING:
     from ..device import Device
@@ -106,6 +111,7 @@ class Region:
         self._runs = split(nodes, self._placement.rows, self._placement.host)
         self._prepared = shared.prepared
         self._plans: OrderedDict[Any, RecordedPlan] = OrderedDict()
+        self._open = OpenPlans()
         self.planned = 0
         """Plans that were built so far."""
         self._lock = threading.Lock()
@@ -159,7 +165,8 @@ class Region:
             plan = self._plans.get(key)
             if plan is None:
                 known = {i: x.copy() for i, x in host_values.items()}
-                plan = self._build(shapes, known, resident)
+                plan = self._of_open(shapes, known, resident) or self._build(
+                    shapes, known, resident)
                 self._kept |= plan.kept.keys()
                 self._plans[self._key(shapes, host_values, resident)] = plan
                 self._drop_plans()
@@ -172,9 +179,13 @@ class Region:
     def _drop_plans(self) -> None:
         """Drop the least recently used plans where there are too many, or they take too much."""
         most = self.device.adapter.device_memory // PLANS_SHARE
-        taken = sum(plan.nbytes for plan in self._plans.values())
-        while len(self._plans) > 1 and (len(self._plans) > MAX_PLANS or taken > most):
-            taken -= self._plans.popitem(last=False)[1].nbytes
+
+        def taken() -> int:
+            """Plans of one open plan share its memory."""
+            return sum({plan.memory_of: plan.nbytes for plan in self._plans.values()}.values())
+
+        while len(self._plans) > 1 and (len(self._plans) > MAX_PLANS or taken() > most):
+            self._plans.popitem(last=False)
 
     def _use(self, shaders: set[Shader]) -> None:
         runtime = self.device.runtime
@@ -278,6 +289,43 @@ class Region:
                 builder.lower(*self._emit(builder, shapes, {}))
                 self._use(builder.shaders)
 
+    def _of_open(
+        self, shapes: Sequence[Ints], known: dict[int, np.ndarray], resident: Sequence[int]
+    ) -> RecordedPlan | None:
+        """A plan of one that serves many sizes. None if there is none, and none can be."""
+        if OPEN_SIZES in disabled():
+            return None
+        values = tuple(x.tobytes() for x in known.values())
+        plan = self._open.at(shapes, (values, *[i for i in resident if i not in self._kept]))
+        pattern = None if plan is not None else self._open.pattern(shapes)
+        if pattern is not None:
+            trace = SizeTrace()
+            variables = tuple(trace.variable(n) for n in pattern.values)
+            builder = OpenBuilder(self.device, trace, pattern.values, self._prepared)
+            try:
+                with uncollected():
+                    inputs, results = self._emit(builder, pattern.over(variables), known)
+                    opened = builder.finish_open(inputs, results, [inputs[i] for i in resident])
+                    plan = opened.at(pattern.values)
+            except Exception as error:  # the sizes' own plan says what is wrong with them
+                self._open.declines(pattern, str(error))
+                self._explain_open()
+                return None
+            if plan is not None:
+                self.planned += 1
+                self._open.add(pattern, (values, *[
+                    i for i in resident if i not in opened.kept]), opened)
+        if plan is not None and plan.common is not None:
+            self._use(plan.common.shaders)
+        self._explain_open()
+        return plan
+
+    def _explain_open(self) -> None:
+        """Say what keeps plans from serving all sizes, if that is asked for."""
+        if os.environ.get("KOMPUTE_DML_EXPLAIN"):
+            for line in self._open.reasons():
+                print(line, file=sys.stderr)
+
     def _build(
         self, shapes: Sequence[Ints], known: dict[int, np.ndarray],
         resident: Collection[int] = (),
@@ -314,8 +362,10 @@ class Region:
 
     def _add(self, builder: Builder, node: OnnxNode, arrays: dict[OnnxValue, Array]) -> None:
         builder.label = label(node)
+        if builder.trace is not None:
+            builder.trace.label = builder.label
         try:
-            results = self._evaluated(node, arrays) or self._built(builder, node, arrays)
+            results = self._evaluated(builder, node, arrays) or self._built(builder, node, arrays)
             if any(v is not None for v in node.outputs[len(results):]):
                 raise ValidationError(
                     f"expected {len(results)} outputs, but {len(node.outputs)} are named")
@@ -330,18 +380,28 @@ class Region:
             if value is not None:
                 arrays[value] = array
 
-    def _evaluated(self, node: OnnxNode, arrays: dict[OnnxValue, Array]) -> Sequence[Array] | None:
+    def _evaluated(
+        self, builder: Builder, node: OnnxNode, arrays: dict[OnnxValue, Array]
+    ) -> Sequence[Array] | None:
         """The node's outputs on the host, if it knows the inputs and the device is not needed."""
         if node not in self._placement.host:
             return None
         if any(arrays[value].host is None for value in shapes.reads(node)):
             return None
-        results = shapes.evaluate(
-            node, [None if v is None else _seen(arrays[v]) for v in node.inputs]
-        )
+
+        def results_of() -> list[np.ndarray]:
+            return shapes.evaluate(
+                node, [None if v is None else _seen(arrays[v]) for v in node.inputs])
+
+        if builder.trace is None or node not in self._placement.rows:
+            results = results_of()
+        elif (open_results := builder.trace.attempt(results_of)) is None:
+            return None  # the device makes it in any size
+        else:
+            results = open_results
         if node in self._placement.rows and any(y.size > shapes.LARGE for y in results):
             return None
-        return [_on_host(y) for y in results]
+        return [_on_host(y, v) for y, v in zip(results, node.outputs)]
 
     def _built(
         self, builder: Builder, node: OnnxNode, arrays: dict[OnnxValue, Array]
@@ -362,13 +422,20 @@ _VIEWS = ("Slice", "Split", "Transpose", "Expand", "Tile", "Gather")
 """Nodes whose results are views of their inputs, where strides allow that."""
 
 
-def _on_host(values: np.ndarray) -> Array:
-    """An array that only the host holds."""
-    return Array(values.dtype, values.shape, packed_strides(values.shape), None, values)
+def _on_host(values: np.ndarray, value: OnnxValue | None = None) -> Array:
+    """An array that only the host holds. Open sizes are objects there, of the type of ``value``."""
+    dtype = values.dtype
+    if dtype.hasobject:
+        dtype = (value and value.dtype) or np.dtype(np.int64)
+        if not any_open(values.flat):
+            values = settled(values, dtype)
+    return Array(dtype, values.shape, packed_strides(values.shape), None, values)
 
 
 def _seen(x: Array) -> np.ndarray:
     """The array's values, or any values of its sizes if the host does not know them."""
+    if x.host is None and any_open(x.shape):
+        return Shaped(x.shape, x.size)  # type: ignore[return-value]
     return np.broadcast_to(x.dtype.type(0), x.shape) if x.host is None else x.host
 
 
@@ -376,4 +443,4 @@ def _upload(builder: Builder, value: OnnxValue, arrays: dict[OnnxValue, Array]) 
     """Upload a value that only the host has."""
     x = arrays[value]
     if x.storage is None and x.size and x.host is not None:
-        arrays[value] = builder.constant(np.ascontiguousarray(x.host).reshape(x.shape))
+        arrays[value] = builder.numbers(x.host, x.dtype)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ValidationError
+from ..sizes import numbers, whole
 from .graph import DTYPES, OnnxNode, OnnxValue
 
 HOST_BYTES = 4 << 10
@@ -59,13 +60,13 @@ def _numbers(node: OnnxNode, inputs: Arrays, index: int, name: str) -> list[int]
     """Whole numbers from an input, or in older versions from an attribute."""
     x = inputs[index] if index < len(inputs) else None
     values = node.attributes.get(name) if x is None else x.reshape(-1).tolist()
-    return None if values is None else [int(n) for n in values]
+    return None if values is None else [whole(n) for n in values]
 
 
 def _shape(node: OnnxNode, inputs: Arrays) -> np.ndarray:
     sizes = _given(inputs, 0).shape
     begin, end = node.attributes.get("start", 0), node.attributes.get("end", len(sizes))
-    return np.array(sizes[begin:end], np.int64)
+    return numbers(sizes[begin:end])
 
 
 def _binary(function: Callable[..., Any]) -> Evaluator:

@@ -14,6 +14,7 @@ from ..lowering.builder import PlanBuilder
 from ..lowering.kernel import choose
 from ..lowering.plan import TEMPORARY, UNUSED, Operand
 from ..lowering.walk import Walk
+from ..sizes import whole
 from .attention_kernels import KERNELS, SHADERS, Attention, Lines
 from .base import OperatorDesc, Output, operator
 
@@ -143,7 +144,7 @@ class AttentionHeads:
             return self.past + self.fresh
         for slot in ("output_present_key_tensor", "past_key_tensor"):
             if getattr(self.desc, slot) is not None:
-                return int(getattr(self.desc, slot).sizes[-2])
+                return whole(getattr(self.desc, slot).sizes[-2])
         refuse(self.name, "OutputPresentKeyTensor", "be given with PastSequenceLengthsTensor", None)
 
     def infer(self) -> dict[str, Output]:

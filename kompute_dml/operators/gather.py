@@ -8,7 +8,7 @@ from typing import Any
 
 from ..desc import TensorDesc
 from ..dtypes import DataType
-from ..errors import expect
+from ..errors import expect, refuse
 from ..layout import Ints, is_packed, packed_strides, pad_left, power_of_two, product
 from ..lowering.builder import PlanBuilder
 from ..lowering.copy import copied_input
@@ -92,8 +92,9 @@ def check_along_axis(d: OperatorDesc, strict: bool) -> None:
         if strict:
             expect(i == axis or n == most, name, f"IndicesTensor.Sizes[{i}]",
                    f"equal InputTensor.Sizes[{i}]", n, most)
-        expect(i == axis or n <= most, name, f"IndicesTensor.Sizes[{i}]",
-               f"be at most InputTensor.Sizes[{i}], {most}", n)
+        if i != axis and n > most:
+            refuse(name, f"IndicesTensor.Sizes[{i}]",
+                   f"be at most InputTensor.Sizes[{i}], {most}", n)
 
 
 @operator("GATHER_ELEMENTS", output=_output(lambda d: Output(d.indices_tensor.sizes,

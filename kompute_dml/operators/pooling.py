@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..attributes import ReduceFunction
 from ..desc import TensorDesc
 from ..dtypes import DataType
-from ..errors import UnsupportedError, expect
+from ..errors import UnsupportedError, expect, refuse
 from ..layout import Ints, begin_with_vectors, coalesce, pad_left, product
 from ..lowering.builder import PlanBuilder
 from ..lowering.kernel import Kernel, choose
@@ -79,8 +79,9 @@ def window_of(desc: OperatorDesc, pooled: TensorDesc | None = None) -> PoolingWi
         padded = size + result.start[i] + result.end[i]
         expect(padded < 1 << 30, name, f"StartPadding[{i}] and EndPadding[{i}]",
                "make a padded size below 2^30", padded)
-        expect(reach <= padded, name, f"WindowSize[{i}]",
-               f"reach over {padded} elements at most, the padded size", reach)
+        if reach > padded:
+            refuse(name, f"WindowSize[{i}]",
+                   f"reach over {padded} elements at most, the padded size", reach)
         expect(result.strides[i] < 1 << 30, name, f"Strides[{i}]", "be below 2^30",
                result.strides[i])
     expect(product(result.sizes) < 1 << 31, name, "WindowSize", "hold fewer than 2^31 elements",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..attributes import AxisDirection
 from ..dtypes import DataType
-from ..errors import expect
+from ..errors import refuse
 from ..layout import power_of_two
 from ..lowering.builder import PlanBuilder
 from ..lowering.kernel import Kernel, choose
@@ -58,8 +58,9 @@ _SHADERS = ("top_k", "top_k_few", "top_k_subgroups", "top_k_sort")
 def _selected(desc: OperatorDesc) -> Mapping[str, Output | list[Output]]:
     x = desc.input_tensor
     axis = axis_in(desc.operator.name, desc.axis, x)
-    expect(1 <= desc.k <= x.sizes[axis], desc.operator.name, "K",
-           f"be in [1, {x.sizes[axis]}] (InputTensor.Sizes[{axis}])", desc.k)
+    if not 1 <= desc.k <= x.sizes[axis]:
+        refuse(desc.operator.name, "K", f"be in [1, {x.sizes[axis]}] (InputTensor.Sizes[{axis}])",
+               desc.k)
     sizes = (*x.sizes[:axis], desc.k, *x.sizes[axis + 1 :])
     return {"output_value_tensor": Output(sizes, x.data_type),
             "output_index_tensor": Output(sizes, None)}

@@ -263,7 +263,7 @@ ConvTranspose and MultiHeadAttention."""
 _OTHERS = {*_BY_VALUES, *_BY_ATTRIBUTES, *_BY_LENGTHS}
 
 
-def _region(case: Case, device: dml.Device) -> Region:
+def region_of(case: Case, device: dml.Device) -> Region:
     names, given, constants = [], [], []
     for i, x in enumerate(case.inputs):
         name = f"x{i}"
@@ -292,10 +292,15 @@ def _region(case: Case, device: dml.Device) -> Region:
     return Region(device, nodes, read_graph.inputs, read_graph.outputs)
 
 
+def shapes_of(case: Case, named: Mapping[str, int]) -> list[tuple[int, ...]]:
+    """The sizes of the inputs of a case."""
+    return [tuple(int(named.get(n, n)) for n in x.split()[1:])
+            for x in case.inputs if isinstance(x, str)]
+
+
 def _pipelines(case: Case, region: Region, named: Mapping[str, int]) -> set[Shader]:
     """The shaders and constants of a plan for these sizes."""
-    shapes = [tuple(int(named.get(n, n)) for n in x.split()[1:])
-              for x in case.inputs if isinstance(x, str)]
+    shapes = shapes_of(case, named)
     builder = Builder(region.device, region._prepared)
     steps = builder.lower(*region._emit(builder, shapes, {}))
     return {key for step in steps for key in step.compiled.pipelines()}
@@ -306,7 +311,7 @@ def _early_and_later(
 ) -> tuple[set[Shader], set[Shader]]:
     """The shaders of the first sizes, and of the others. A constant takes few values in all."""
     without_pipelines(monkeypatch)
-    region = _region(case, device)
+    region = region_of(case, device)
     early, later = (
         set().union(*(_pipelines(case, region, dict(zip("hwt", sizes))) for sizes in some))
         for some in (_EARLY, _LATER))

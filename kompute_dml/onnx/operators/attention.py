@@ -81,7 +81,7 @@ def multi_head_attention(builder: Builder, node: OnnxNode, inputs: Inputs) -> li
     counted = causal and not by_head and new <= queries
     if counted:
         tensors["past_sequence_lengths_tensor"] = packed(
-            builder.constant(np.full(batches, before, np.int32)))
+            builder.filled((batches,), before, np.int32))
     elif causal:
         relative = _only_earlier(builder, relative, before, (queries, keys), q.dtype)
     tensors |= {"bias_tensor": packed(bias), "past_key_tensor": packed(past_k),
@@ -187,7 +187,7 @@ def attention(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         "output_tensor": packed(y)}
     causal = bool(read.get("is_causal", 0))
     if causal:
-        lengths = builder.constant(np.full(batches, before, np.int32))
+        lengths = builder.filled((batches,), before, np.int32)
         tensors["past_sequence_lengths_tensor"] = packed(lengths)
     if causal or any(node.outputs[1:]):
         tensors |= {"output_present_key_tensor": packed(present[0]),
@@ -229,7 +229,7 @@ def _of_caches(builder: Builder, node: OnnxNode, inputs: Inputs, filled: Array) 
         kind = np.dtype("int32")
         past = emit_elementwise(builder, "ELEMENT_WISE_SUBTRACT", [
             emit_elementwise(builder, "CAST", [filled], kind, {}),
-            builder.constant(np.full((), queries, kind))], kind, {})
+            builder.filled((), queries, kind)], kind, {})
         tensors: dict[str, Seen | None] = {
             "query_tensor": packed(q), "past_key_tensor": keys, "past_value_tensor": values,
             "past_sequence_lengths_tensor": packed(past), "output_tensor": packed(y)}

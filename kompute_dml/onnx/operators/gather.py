@@ -49,7 +49,7 @@ def _expect(builder: Builder, node: OnnxNode, indices: Array, *sizes: int) -> No
     """Raise if an index that the host knows is out of range. The device keeps others inside its
     tensors."""
     expect(builder, node, indices, *(
-        Allowed("indices", -n, n, f" (a dimension has {n} elements)") for n in sizes))
+        Allowed("indices", -n, n, " (a dimension has {end} elements)") for n in sizes))
 
 
 def gather(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:

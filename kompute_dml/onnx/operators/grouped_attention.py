@@ -73,7 +73,7 @@ def grouped(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     if not slides:
         expect(builder, node, lengths, Allowed("seqlens_k", 0, capacity, ", the caches' rows"))
     # Of a prompt nothing is past, though some rows may be shorter.
-    one_less = builder.constant(np.full((), length - 1, np.int32))
+    one_less = builder.filled((), length - 1, np.int32)
     before = emit_elementwise(builder, "ELEMENT_WISE_MAX", [emit_elementwise(
         builder, "ELEMENT_WISE_SUBTRACT", [lengths, one_less], lengths.dtype, {}),
         builder.constant(np.zeros((), np.int32))], lengths.dtype, {})

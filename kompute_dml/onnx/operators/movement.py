@@ -14,6 +14,7 @@ from ...graph.array import BOOL, Array, device_type
 from ...graph.builder import Builder, scalar, supported
 from ...graph.recorded import Allowed
 from ...layout import channels_last_strides, pad_left
+from ...sizes import any_open, whole
 from ..graph import OnnxNode
 from ..lowerings import Build, Inputs, Seen, dimension, expect, given, host
 from ..row import Mapping
@@ -29,7 +30,7 @@ def _numbers(node: OnnxNode, inputs: Inputs, index: int, *names: str) -> list[in
     values = host(inputs, index)
     numbers = next((node.attributes[n] for n in names if n in node.attributes), None)
     given_ = numbers if values is None else values.reshape(-1)
-    return None if given_ is None else [int(n) for n in given_]
+    return None if given_ is None else [whole(n) for n in given_]
 
 
 def _rank(builder: Builder, operator: str, tensor: str, x: Array) -> int:
@@ -248,7 +249,7 @@ def reverse_sequence(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[A
 
 def constant_of_shape(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     sizes, value = host(inputs, 0), node.attributes.get("value", np.zeros(1, np.float32))
-    y = builder.new([] if sizes is None else [int(n) for n in sizes.reshape(-1)], value.dtype)
+    y = builder.new([] if sizes is None else [whole(n) for n in sizes.reshape(-1)], value.dtype)
     if y.storage is not None:
         kind = np.dtype("uint8") if y.dtype == BOOL else y.dtype
         rank = _rank(builder, "FILL_VALUE_CONSTANT", "OutputTensor", y)
@@ -264,7 +265,9 @@ def range_(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         for i in range(3))
     if not delta:
         raise ValidationError("expected a step other than 0")
-    y = builder.new((max(int(np.ceil((limit - start) / delta)), 0),), start.dtype)
+    count = whole(-((start - limit) // delta) if any_open((start, limit))
+                  else np.ceil((limit - start) / delta))
+    y = builder.new((max(count, 0),), given(inputs, 1).dtype)
     if y.storage is not None:
         rank = _rank(builder, "FILL_VALUE_SEQUENCE", "OutputTensor", y)
         builder.emit("FILL_VALUE_SEQUENCE", {"output_tensor": _seen(y, rank)},

@@ -11,7 +11,7 @@ import numpy as np
 from ...errors import UnsupportedError, ValidationError
 from ...graph.array import Array
 from ...graph.builder import Builder
-from ...layout import product
+from ...layout import broadcast_sizes, product
 from ..graph import OnnxNode
 from ..lowerings import Build, Inputs, Seen, along_axis, emit_elementwise, given
 from ..row import MICROSOFT, Mapping, Refusal
@@ -179,7 +179,7 @@ def _product(
             f"expected matrices of matching K, but got {list(a.shape)} and {list(b.shape)}"
         )
     (rows, k), columns = a.shape[-2:], b.shape[-1]
-    leading = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    leading = broadcast_sizes(a.shape[:-2], b.shape[:-2])
     whole = (*leading, rows, columns)
     y = builder.new(whole, dtype)
     result = builder.reshape(y, (*leading, *before[-1:], *after))

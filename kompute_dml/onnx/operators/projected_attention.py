@@ -57,7 +57,7 @@ def _attend(builder: Builder, node: OnnxNode, projection: Array, mask: Array | N
     causal = bool(read.get("unidirectional", 0))
     if causal:
         tensors["past_sequence_lengths_tensor"] = seen(
-            builder.constant(np.full(batches, before, np.int32)))
+            builder.filled((batches,), before, np.int32))
     if len(node.outputs) > 1 and node.outputs[1] is not None:
         if size != value_size:
             raise ValidationError("expected keys and values of one size where they are an output")

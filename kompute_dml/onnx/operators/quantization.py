@@ -9,7 +9,7 @@ from ...attributes import QuantizationType
 from ...errors import UnsupportedError
 from ...graph.array import Array
 from ...graph.builder import Builder
-from ...layout import coalesce, packed_strides, product
+from ...layout import broadcast_sizes, coalesce, packed_strides, product
 from ..graph import OnnxNode
 from ..lowerings import Build, Inputs, Seen, dimension, emit_elementwise, given, optional
 from ..row import FLOAT, MICROSOFT, Mapping
@@ -62,7 +62,7 @@ def dynamic_quantize(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[A
 def quantized_sum(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """com.microsoft QLinearAdd: inputs in DirectML's order, scales of a single element."""
     terms = [given(inputs, 0), given(inputs, 3)]
-    shape = np.broadcast_shapes(*(x.shape for x in terms))
+    shape = broadcast_sizes(*(x.shape for x in terms))
     y = builder.like(terms, shape, terms[0].dtype)
     if y.storage is None:
         return [y]

@@ -59,7 +59,7 @@ def at_positions(builder: Builder, cache: Array, ids: Array) -> Array:
 
 def following(builder: Builder, first: Array, count: int) -> Array:
     """Positions from ``first`` ({batch, 1} or {1}) on, along a new last dimension."""
-    more = builder.constant(np.arange(count, dtype=first.dtype))
+    more = builder.counted(count, first.dtype)
     return emit_elementwise(builder, "ELEMENT_WISE_ADD", [first, more], first.dtype, {})
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from ...errors import ValidationError
 from ...graph.array import Array
 from ...graph.builder import Builder
-from ...layout import product
+from ...layout import broadcast_sizes, product
+from ...sizes import whole
 from ..graph import OnnxNode
 from ..lowerings import Inputs, dimension, given, host, named_axes
 from ..row import COPY, Mapping
@@ -29,7 +30,7 @@ def dropout(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
 
 def reshape(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x, wanted = given(inputs, 0), host(inputs, 1)
-    sizes = [int(n) for n in (() if wanted is None else wanted.reshape(-1))]
+    sizes = [whole(n) for n in (() if wanted is None else wanted.reshape(-1))]
     if not node.attributes.get("allowzero", 0):
         sizes = [x.shape[d] if n == 0 else n for d, n in enumerate(sizes)]
     if -1 in sizes:
@@ -76,8 +77,8 @@ def transpose(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
 
 def expand(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x, wanted = given(inputs, 0), host(inputs, 1)
-    sizes = tuple(int(n) for n in (() if wanted is None else wanted.reshape(-1)))
-    return [x.broadcast_to(np.broadcast_shapes(x.shape, sizes))]
+    sizes = tuple(whole(n) for n in (() if wanted is None else wanted.reshape(-1)))
+    return [x.broadcast_to(broadcast_sizes(x.shape, sizes))]
 
 
 _SHAPED = (1, 13, 14, 19, 21, 23, 24, 25)

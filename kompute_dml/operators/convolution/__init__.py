@@ -8,7 +8,7 @@ from typing import Any
 from ...attributes import ConvolutionDirection, ConvolutionMode
 from ...desc import TensorDesc
 from ...dtypes import DataType
-from ...errors import expect
+from ...errors import expect, refuse
 from ...layout import Ints, product
 from ...lowering.activation import fused_activation
 from ...lowering.builder import PlanBuilder
@@ -57,9 +57,9 @@ def _forward(d: OperatorDesc) -> Ints:
     for i, (n, window) in enumerate(zip(x.sizes[2:], _windows(d))):
         _check_extent(name, i, n, window.start + window.end)
         blocks = window.blocks(n)
-        expect(blocks > 0, name, f"FilterTensor.Sizes[{i + 2}]",
-               f"reach no further than the padded input of {n + window.start + window.end}",
-               window.reach)
+        if blocks <= 0:
+            refuse(name, f"FilterTensor.Sizes[{i + 2}]", "reach no further than the padded input "
+                   f"of {n + window.start + window.end}", window.reach)
         sizes.append(blocks)
     return tuple(sizes)
 
@@ -73,8 +73,9 @@ def _backward(d: OperatorDesc) -> Ints:
         if d.output_tensor is not None:  # any size that a FORWARD one reduces to the input
             wanted = d.output_tensor.sizes[i + 2]
             size = wanted if size <= wanted < size + window.stride else size
-        expect(size > 0, name, f"StartPadding[{i}] and EndPadding[{i}]",
-               f"be below {whole} together", window.start, window.end)
+        if size <= 0:
+            refuse(name, f"StartPadding[{i}] and EndPadding[{i}]", f"be below {whole} together",
+                   window.start, window.end)
         sizes.append(size)
     return tuple(sizes)
 

@@ -1,0 +1,200 @@
+"""Operators whose sizes a plan does not settle: one lowering serves a class of sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..compiler import Changed, CompiledOperator, ExecutionFlags, Operator
+from ..desc import TensorDesc
+from ..lowering.plan import Dispatch, Operand, Plan
+from ..operators.base import OperatorDesc
+from ..sizes import Guards, Settled, Size, SizeTrace, evaluator, value_of
+from .step import compile_repacking, owning, wanted_of
+
+if TYPE_CHECKING:
+    from ..device import Device
+
+MAX_CLASSES, MAX_SIZES = 64, 4
+"""The most classes of an operator, and the most where each is of some sizes only. The least
+recently used one is dropped."""
+
+
+def replaced(value: Any, number: Callable[[Size], int]) -> Any:
+    """A description, or a part of one, with other numbers for its open sizes."""
+    kind = type(value)
+    if kind is Size:
+        return number(value)
+    if kind is tuple:
+        new = tuple([replaced(v, number) for v in value])
+        return new if any(a is not b for a, b in zip(new, value)) else value
+    if kind is TensorDesc:
+        sizes, strides = replaced(value.sizes, number), replaced(value.strides, number)
+        total = replaced(value.total_tensor_size_in_bytes, number)
+        alignment = replaced(value.guaranteed_base_offset_alignment, number)
+        if (sizes is value.sizes and strides is value.strides
+                and total is value.total_tensor_size_in_bytes
+                and alignment is value.guaranteed_base_offset_alignment):
+            return value
+        return TensorDesc(value.data_type, sizes, strides, value.flags, total, alignment)
+    if isinstance(value, OperatorDesc):
+        new_fields = {name: replaced(v, number) for name, v in value.__dict__.items()}
+        changes = {name: v for name, v in new_fields.items() if v is not value.__dict__[name]}
+        return value.changed(**changes) if changes else value
+    return value
+
+
+def open_sizes(value: Any) -> list[Size]:
+    """The open sizes of a description, each once."""
+    sizes: dict[Size, None] = {}
+
+    def note(size: Size) -> Size:
+        sizes[size] = None
+        return size
+
+    replaced(value, note)
+    return [*sizes]
+
+
+class OpenOperator:
+    """An operator of open sizes."""
+
+    def __init__(
+        self, device: Device, trace: SizeTrace, desc: OperatorDesc, constants: Collection[str],
+        flags: ExecutionFlags, label: str = "",
+    ) -> None:
+        """``desc`` has sizes of ``trace``. Its ``constants`` may be repacked."""
+        self._device, self._desc, self._flags = device, desc, flags
+        self._constants = wanted_of(desc, constants)
+        self._sizes = open_sizes(desc)
+        self._evaluate = evaluator(trace, self._sizes)
+        self._label = label
+        self.classes: list[OperatorClass | SizesOnly] = []
+        """The last used one first."""
+        self.why = ""
+        """Why a lowering serves no more than its sizes, if it does not."""
+
+    def at(self, values: Sequence[int]) -> OperatorClass | SizesOnly:
+        """The class of these values of the trace's variables."""
+        for i, known in enumerate(self.classes):
+            if known.holds(values):
+                if i:
+                    self.classes.insert(0, self.classes.pop(i))
+                return known
+        made = self._lowered(values)
+        self.classes.insert(0, made)
+        del self.classes[MAX_CLASSES if isinstance(made, OperatorClass) else MAX_SIZES:]
+        return made
+
+    def _lowered(self, values: Sequence[int]) -> OperatorClass | SizesOnly:
+        device = self._device
+        if not self.why:
+            trace = SizeTrace()
+            trace.label = self._label
+            sizes = self._evaluate(*[trace.variable(n) for n in values])
+            known = dict(zip(self._sizes, sizes))
+            try:
+                desc = replaced(self._desc, known.__getitem__)
+                plan = device.plan(Operator(device, owning(desc, self._constants)), self._flags)
+                return OperatorClass(
+                    device, trace, plan, owning(self._desc, plan.repacked), self._flags)
+            except Exception as error:  # of code that takes no expression: it gets numbers below
+                self.why = f"{self._label}: {type(error).__name__}: {error}"
+        sizes = self._evaluate(*values)
+        known = dict(zip(self._sizes, sizes))
+        return SizesOnly(self._evaluate, sizes, compile_repacking(
+            device, replaced(self._desc, known.__getitem__), self._constants, self._flags))
+
+
+class SizesOnly:
+    """What a lowering for some sizes serves: these sizes."""
+
+    settled: Sequence[Settled] = ()
+
+    def __init__(
+        self, evaluate: Callable[..., list[int]], sizes: list[int], compiled: CompiledOperator
+    ) -> None:
+        self._evaluate, self._sizes, self.compiled = evaluate, sizes, compiled
+
+    def holds(self, values: Sequence[int]) -> bool:
+        return self._evaluate(*values) == self._sizes
+
+    def at(self, values: Sequence[int]) -> CompiledOperator:
+        """The operator, which has run nothing."""
+        return self.compiled.unused()
+
+
+class OperatorClass:
+    """What one lowering of an operator serves."""
+
+    def __init__(
+        self, device: Device, trace: SizeTrace, plan: Plan, desc: OperatorDesc,
+        flags: ExecutionFlags,
+    ) -> None:
+        numbers: list[object] = [plan.temporary_bytes]
+        execute, self._places = [], []
+        for dispatch in plan.execute:
+            spec = {name: int(n) for name, n in dispatch.spec.items()}
+            execute.append(replace(dispatch, spec=spec))
+            push = [(at + i, n) for name, value in dispatch.push.items()
+                    for at in (dispatch.variant.push_fields[name][0],)
+                    for i, n in enumerate(value if isinstance(value, (tuple, list)) else (value,))
+                    if type(n) is Size]
+            ranges = any(type(n) is Size for o in dispatch.operands
+                         for n in (o.offset, o.length, o.first))
+            self._places.append(([at for at, _ in push], ranges))
+            numbers += [dispatch.groups, *[n for _, n in push]]
+            if ranges:
+                for o in dispatch.operands:
+                    numbers += [o.offset, o.length, o.first]
+        numbers += plan.params
+        initialize = tuple(replaced_dispatch(d, int) for d in plan.initialize)
+        settled = replace(plan, execute=tuple(execute), initialize=initialize,
+                          persistent_bytes=int(plan.persistent_bytes),
+                          zeroed_bytes=int(plan.zeroed_bytes))
+        if initialize:
+            # What is prepared once is so for all sizes: it depends on the words that it reads.
+            for d in initialize:
+                for o in d.operands:
+                    if o.slot == "params":
+                        for n in plan.params[o.offset : o.offset + o.length]:
+                            int(n)
+        self.settled: Sequence[Settled] = trace.settled
+        """Where the lowering took numbers that depend on sizes."""
+        self.holds = Guards(trace).hold
+        """Whether it serves these values."""
+        self._numbers = evaluator(trace, numbers)
+        self._plan = replace(
+            settled, execute=tuple(replaced_dispatch(d, value_of) for d in settled.execute),
+            temporary_bytes=value_of(plan.temporary_bytes),
+            params=tuple(value_of(n) for n in plan.params))
+        self.compiled = CompiledOperator(Operator(device, desc), self._plan, flags)
+
+    def at(self, values: Sequence[int]) -> CompiledOperator:
+        """The operator for these values, which has run nothing."""
+        numbers = self._numbers(*values)
+        at, changes = 1, []
+        for dispatch, (places, ranges) in zip(self._plan.execute, self._places):
+            end = at + 1 + len(places)
+            operands: Sequence[Operand] | None = None
+            if ranges:
+                operands, left = [], iter(numbers[end : end + 3 * len(dispatch.operands)])
+                for o, offset, length, first in zip(dispatch.operands, left, left, left):
+                    operands.append(o._replace(offset=offset, length=length, first=first))
+            changes.append(
+                Changed(numbers[at], [*zip(places, numbers[at + 1 : end])], operands))
+            at = end + (3 * len(dispatch.operands) if ranges else 0)
+        return self.compiled.over(
+            changes, replace(self._plan, temporary_bytes=numbers[0], params=tuple(numbers[at:])))
+
+
+def replaced_dispatch(dispatch: Dispatch, number: Callable[[Any], Any]) -> Dispatch:
+    """A dispatch with other numbers."""
+    return replace(
+        dispatch, groups=number(dispatch.groups),
+        operands=tuple(o._replace(offset=number(o.offset), length=number(o.length),
+                                  first=number(o.first)) for o in dispatch.operands),
+        push={name: tuple(map(number, value)) if isinstance(value, (tuple, list))
+              else number(value) for name, value in dispatch.push.items()},
+        spec={name: number(n) for name, n in dispatch.spec.items()})

@@ -1,0 +1,133 @@
+"""Open sizes: code that runs over expressions gives what it gives for numbers, or says why not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from kompute_dml.layout import coalesce, packed_strides, reshape_strides
+from kompute_dml.lowering.walk import Walk
+from kompute_dml.sizes import (
+    Guards,
+    MixedTraces,
+    SizeTrace,
+    evaluator,
+    numbers,
+    value_of,
+    whole,
+)
+
+
+def _arithmetic(n: int, m: int) -> list[object]:
+    return [
+        n * 4 + 3, (n * m + 7) // 8, -(-n // 4) * 4, (n + m) % 5, (4 * n + 3) & ~3, n & 7,
+        n * m - m * n, (n - 1).bit_length(),
+        1 << (n - 1).bit_length(), *divmod(n * 3, 4),
+        100 // n, 100 % n,
+        (n * 3 + 5 * m) // m, n * 0.5 + m / 3, -(-n * 4096 // (m * 4)), n * 8 % (m * 3),
+        100 // (2 * n), 7 - n, n & m, n | 5, n ^ m, n << 2, n >> 1, abs(n - m), math.ceil(n / m),
+        math.floor(n / m), round(n * 1.5), 2.5 * n - m, n // 2.0, n % 1.5, 2 ** (n / 8), ~n,
+        -n // 3,
+    ]
+
+
+def _decisions(n: int, m: int) -> list[object]:
+    return [
+        n < m, n == m, n != m, n * 2 > m + 7, n % 4 == 0, n / m < 1.5, max(n, m), min(n * 2, m + 5),
+        bool(n - 1), n >= 3, n <= 7, 4 in (n, m), sorted([n, m, 9]), n == 2.5, n < 5.5, m > 3.5,
+        [x for x in range(3) if x < n], n - 3 == m, (n, 4) == (m, 4),
+    ]
+
+
+def _layouts(n: int, m: int) -> list[object]:
+    walk = Walk((2, n, m), packed_strides((2, n, m)), (m, 0, 1))
+    return [*walk.words, walk.count, *coalesce((n, 1, m), (m, m, 1))[0],
+            *(reshape_strides((n, m), (1, n), (m, n)) or ()),
+            *(reshape_strides((2, n, m), (n * m, 1, n), (2, n, m)) or ())]
+
+
+def _texts(n: int, m: int) -> list[object]:
+    return [len(str(n)), [0] * int(m), np.arange(6)[: int(n)].tolist(), f"{n}", math.log2(m)]
+
+
+def _flat(x: object) -> list[object]:
+    return [z for y in x for z in _flat(y)] if isinstance(x, (list, tuple)) else [x]
+
+
+@pytest.mark.parametrize("code", [_arithmetic, _decisions, _layouts, _texts])
+def test_a_trace_holds_for_the_values_that_its_guards_let_through(
+    code: Callable[[int, int], list[object]], rng: np.random.Generator
+) -> None:
+    others = 0
+    for _ in range(60):
+        at = tuple(rng.integers(1, 24, 2).tolist())
+        trace = SizeTrace()
+        results = _flat(code(*[trace.variable(n) for n in at]))
+        assert [value_of(x) for x in results] == _flat(code(*at))
+        guards, values = Guards(trace), evaluator(trace, [
+            x for x in results if not isinstance(x, (str, bool))])
+        assert guards.hold(at)
+        for n in range(1, 24):
+            for m in range(1, 24, 3):
+                if guards.hold((n, m)):
+                    others += (n, m) != at
+                    assert values(n, m) == [
+                        x for x in _flat(code(n, m)) if not isinstance(x, (str, bool))]
+    # What takes the numbers themselves serves nothing else.
+    assert (others > 0) == (code is not _texts)
+
+
+def test_each_comparison_is_a_guard() -> None:
+    trace = SizeTrace()
+    n = trace.variable(8)
+    assert n % 4 == 0 and not n < 5
+    guards = Guards(trace)
+    assert [k for k in range(1, 20) if guards.hold([k])] == [8, 12, 16]
+
+
+def test_what_holds_for_all_sizes_is_no_guard() -> None:
+    trace = SizeTrace()
+    n = trace.variable(8)
+    assert n + 1 > 0 and n * 4 >= 0 and n + 3 != 0 and n * 2 - n - n == 0 and not n * 4 % 2
+    assert not trace.guards
+    assert n > 0  # 0 is a value
+    assert len(trace.guards) == 1
+
+
+def test_code_that_takes_the_number_is_named() -> None:
+    trace = SizeTrace()
+    trace.label = "a node"
+    n = trace.variable(3)
+    assert [0] * int(n * 2) == [0] * 6
+    (settled,) = trace.settled
+    assert settled.expression == "(n0*2)" and settled.label == "a node"
+    assert "test_sizes.py" in settled.place
+    assert [k for k in range(9) if Guards(trace).hold([k])] == [3]
+
+
+def test_values_for_which_the_code_would_fail_are_not_served() -> None:
+    trace = SizeTrace()
+    n = trace.variable(8)
+    assert 64 // (n - 4) == 16
+    guards = Guards(trace)
+    assert guards.hold([8]) and not guards.hold([4]) and not guards.hold([5])
+
+
+def test_sizes_of_two_traces_do_not_mix() -> None:
+    n, m = SizeTrace().variable(3), SizeTrace().variable(3)
+    for mixes in (lambda: n + m, lambda: n < m, lambda: n * 0.5 < m, lambda: n // m):
+        with pytest.raises(MixedTraces):
+            mixes()
+    assert n not in {m: 1}
+
+
+def test_arrays_of_sizes() -> None:
+    trace = SizeTrace()
+    n = trace.variable(5)
+    line = np.concatenate([numbers([n, 2]), numbers([7])])
+    assert [value_of(x) for x in np.take(line, [2, 0])] == [7, 5] and not trace.settled
+    assert whole(line[0]) is n and whole(np.int64(4)) == 4
+    assert line.astype(np.int64).tolist() == [5, 2, 7] and trace.settled

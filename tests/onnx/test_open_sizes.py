@@ -1,0 +1,164 @@
+"""Plans for many sizes: each has the words, grids and ranges of a plan for its sizes alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx", reason="the models are built with onnx")
+
+import onnx
+import onnx.helper as helper
+from onnx import numpy_helper
+
+import kompute_dml as dml
+from kompute_dml.graph import open_plan
+from kompute_dml.graph.recorded import RecordedPlan
+from kompute_dml.onnx.fusion import fuse
+from kompute_dml.onnx.model import read
+from kompute_dml.onnx.placement import place
+from kompute_dml.onnx.region import Region
+from plans import without_pipelines
+from test_new_sizes import CASES, Case, region_of, shapes_of
+
+_SIZES = 12
+_rng = np.random.default_rng(38)
+_TURNS = [dict(zip("hwt", _rng.integers(9, 60, 3).tolist())) for _ in range(_SIZES)]
+_FEW: dict[str, int] = {}
+"""The most traces for all sizes, where these are more than six."""
+_NOT_OPEN = ("Resize", "Upsample", "GridSample")
+"""Operators whose rows take the numbers: scales of images are fractions."""
+_FOLDED = ("RandomNormalLike", "RandomUniformLike", "RotaryEmbedding")
+"""What is made once of constants where the sizes are settled."""
+
+
+def records(plan: RecordedPlan) -> list[Any]:
+    """What a plan's steps do: shaders, constants, words, workgroups, and ranges of storages."""
+    steps = []
+    for step in plan._planned:
+        compiled = step.compiled
+        dispatches = []
+        for dispatch in compiled.dispatches:
+            words = dispatch.push
+            for _, offsets, _ in dispatch.slots:
+                for word, _, elements in offsets:
+                    words[word] = elements  # the base is added where it runs
+            dispatches.append((
+                dispatch.variant.name, dispatch.groups, dispatch.spec, words.tolist(),
+                [(at, sorted(offsets), sorted(touched)) for at, offsets, touched
+                 in dispatch.slots]))
+        steps.append((compiled.name, compiled.plan.params, compiled.plan.temporary_bytes,
+                      [None if s is None else s.begin for s in step.storages[:-2]], dispatches))
+    return [steps, plan.shapes, plan.dtypes, plan.kept]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_words_are_those_of_a_plan_for_the_sizes_alone(
+    case: Case, device: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_pipelines(monkeypatch)
+    monkeypatch.setattr(open_plan, "begin", lambda *_, **__: [])
+    region = region_of(case, device)
+    planned = 0
+    for turn, named in enumerate(_TURNS):
+        shapes = shapes_of(case, named)
+        inputs = [np.empty(shape, value.dtype) for shape, value in zip(shapes, region.inputs)]
+        ours, alone = region.plan(inputs), region._build(shapes, {})
+        if case.op not in _FOLDED:
+            assert records(ours) == records(alone), named
+        if case.op not in _NOT_OPEN and shapes != shapes_of(case, _TURNS[turn - 1]):
+            assert turn == 0 or ours.common is not None, region._open.declined
+        planned = region.planned - turn - 1
+    if case.op not in _NOT_OPEN:
+        assert planned <= _FEW.get(case.op, 6), _settled(region)
+
+
+def _settled(region: Region) -> set[Any]:
+    return {s for opened in region._open.plans for s in opened.settled}
+
+
+def test_explain_says_which_node_keeps_a_plan_from_all_sizes(
+    device: dml.Device, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_pipelines(monkeypatch)
+    monkeypatch.setenv("KOMPUTE_DML_EXPLAIN", "1")
+    resize, tokens = (region_of(next(c for c in CASES if c.op == op), device)
+                      for op in ("Resize", "Softmax"))
+    for region, rank in ((resize, 4), (tokens, 4)):
+        for n in (20, 21, 22):
+            shape = (1, 8, n, n + 1)[-rank:]
+            region.plan([np.empty(shape, np.float32)])
+    said = [line for line in capsys.readouterr().err.splitlines() if "many sizes" in line]
+    assert len(said) == 1 and "Resize" in said[0]
+    assert not resize._open.plans and len(tokens._open.plans) == 1
+
+
+def test_a_guard_that_fails_makes_another_plan(
+    device: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A size of 1 is another graph than others: it repeats."""
+    without_pipelines(monkeypatch)
+    monkeypatch.setattr(open_plan, "begin", lambda *_, **__: [])
+    region = region_of(Case("Add", "f h w", "f 1 w"), device)
+    for h in (7, 8, 1, 9, 1, 5):
+        inputs = [np.empty((h, 6), np.float32), np.empty((1, 6), np.float32)]
+        assert records(region.plan(inputs)) == records(region._build([(h, 6), (1, 6)], {})), h
+    assert len(region._open.plans) == 2
+
+
+def test_memory_of_plans_is_laid_out_for_larger_sizes(
+    device: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_pipelines(monkeypatch)
+    monkeypatch.setattr(open_plan, "begin", lambda *_, **__: [])
+    region = region_of(Case("Softmax", "f h w", axis=-1), device)
+    for h in range(1, 200):
+        plan = region.plan([np.empty((h, 64), np.float32)])
+        for a in (*plan._inputs, *plan.outputs):
+            assert a.storage is not None and a.storage.allocation is not None
+            assert a.size * 4 <= a.storage.nbytes <= a.storage.allocation.nbytes
+    (opened,) = region._open.plans
+    assert 3 <= opened.layouts <= 20
+
+
+def test_what_shapes_say_is_made_on_the_device_in_any_size(
+    device: dml.Device, rng: np.random.Generator
+) -> None:
+    """Positions of tokens, as exporters write them, and a number that is computed of sizes."""
+    table = rng.standard_normal((64, 8), np.float32)
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "one"], ["count"]),
+        helper.make_node("Unsqueeze", ["count", "zero"], ["end"]),
+        helper.make_node("Slice", ["places", "zero", "end", "axis"], ["positions"]),
+        helper.make_node("Gather", ["table", "positions"], ["rows"]),
+        helper.make_node("Range", ["first", "count", "one"], ["numbers"]),
+        helper.make_node("Unsqueeze", ["numbers", "both"], ["line"]),
+        helper.make_node("Cast", ["line"], ["floats"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Transpose", ["floats"], ["column"], perm=[0, 2, 1]),
+        helper.make_node("Cast", ["count"], ["float"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Add", ["x", "rows"], ["sum"]),
+        helper.make_node("Mul", ["sum", "column"], ["product"]),
+        helper.make_node("Div", ["product", "float"], ["y"]),
+    ]
+    constants = {
+        "zero": np.array([0]), "one": np.array(1), "axis": np.array([1]), "table": table,
+        "places": np.arange(64)[None], "first": np.array(0), "both": np.array([0, 1])}
+    graph = helper.make_graph(
+        nodes, "positions",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, "tokens", 8])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items()])
+    read_graph = read(onnx.shape_inference.infer_shapes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)))
+    chosen = fuse(read_graph)
+    assert not place(chosen, device).reasons
+    region = Region(device, chosen, read_graph.inputs, read_graph.outputs)
+    for n in (3, 7, 20, 19, 7, 64, 33, 2, 5):
+        x = rng.standard_normal((1, n, 8), np.float32)
+        (y,) = region.run([x])
+        expected = (x + table[:n]) * np.arange(n, dtype=np.float32)[:, None] / np.float32(n)
+        np.testing.assert_allclose(y, expected, 1e-6, 1e-6, err_msg=str(n))
+    assert region.planned == 2, region._open.reasons()
