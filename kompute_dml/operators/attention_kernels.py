@@ -647,8 +647,8 @@ class _FewKeys(_OfHalves):
             return "outputs are no vectors"
         if not traits.fragments_alike:
             return "nobody knows where elements of fragments lie"
-        if a.h.lengths is not None or a.by_row:
-            return "there is a cache, or masks or biases by row"
+        if a.h.lengths is not None or a.by_row or a.soft_cap:
+            return "there is a cache, a soft cap, or masks or biases by row"
         return None
 
     def estimate(self, a: Attention, traits: DeviceTraits) -> float:

@@ -216,7 +216,7 @@ def test_a_token_that_is_none_is_an_error(
 _ROWS, _HEADS, _KEY_HEADS, _SIZE = 24, 4, 2, 8
 
 
-def _scattered(length: int, mask: bool) -> bytes:
+def _scattered(length: int, mask: bool, cap: float) -> bytes:
     """New keys and values go to caches that attention reads."""
     names = "past_k past_v k v places filled"
     caches = [2, _KEY_HEADS, _ROWS, _SIZE]
@@ -228,16 +228,17 @@ def _scattered(length: int, mask: bool) -> bytes:
         infos.append(("mask", FLOAT, [1, 1, length, _ROWS]))
     nodes = [node("TensorScatter", f"past_{n} {n} places", f"present_{n}", axis=2) for n in "kv"]
     nodes.append(node("Attention", f"q present_k present_v {'mask' if mask else '-'} - - filled",
-                      "y", is_causal=1))
+                      "y", is_causal=1, softcap=cap))
     outputs = [("y", FLOAT, infos[4][2]), *((f"present_{n}", FLOAT, caches) for n in "kv")]
     return model(nodes, infos, outputs, opset=24)
 
 
-@pytest.mark.parametrize(("length", "mask"), [(1, False), (3, True)])
+@pytest.mark.parametrize(("length", "mask", "cap"), [
+    (1, False, 0.0), (3, True, 0.0), (1, False, 0.5), (3, True, 0.5)])
 def test_a_scatter_and_attention_share_caches(
-    length: int, mask: bool, rng: np.random.Generator, copies: list[int]
+    length: int, mask: bool, cap: float, rng: np.random.Generator, copies: list[int]
 ) -> None:
-    built = _scattered(length, mask)
+    built = _scattered(length, mask, cap)
     ours, theirs = session(built, False, claim="all", strict=True), cpu(built, False)
     kernel = last_kernel()
     info = kompute.devices()[0].memory_info(ort.OrtDeviceMemoryType.DEFAULT)

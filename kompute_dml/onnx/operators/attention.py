@@ -193,10 +193,13 @@ def attention(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         tensors |= {"output_present_key_tensor": packed(present[0]),
                     "output_present_value_tensor": packed(present[1])}
     kind = _masked(builder, tensors, mask, (batches, heads, queries, keys), q.dtype)
-    builder.emit(
-        "MULTIHEAD_ATTENTION1", tensors, scale=float(read.get("scale") or size ** -0.5),
-        query_head_count=heads, key_value_head_count=key_heads, mask_type=kind,
-        mask_filter_value=-np.inf)
+    more: dict[str, Any] = {
+        "scale": float(read.get("scale") or size ** -0.5), "query_head_count": heads,
+        "key_value_head_count": key_heads, "mask_type": kind, "mask_filter_value": -np.inf}
+    if cap := float(read.get("softcap", 0.0)):
+        builder.emit_own(AppendedAttentionDesc, tensors, soft_cap=cap, **more)
+    else:
+        builder.emit("MULTIHEAD_ATTENTION1", tensors, **more)
     if by_head:
         y = builder.reshape(y, (batches, queries, heads, value_size)).transpose((0, 2, 1, 3))
     return [y, *present]
@@ -236,6 +239,7 @@ def _of_caches(builder: Builder, node: OnnxNode, inputs: Inputs, filled: Array) 
         sizes = (batches, heads, queries, capacity)
         builder.emit_own(
             AppendedAttentionDesc, tensors, appended=1,
+            soft_cap=float(read.get("softcap", 0.0)) or None,
             scale=float(read.get("scale") or size ** -0.5), query_head_count=heads,
             key_value_head_count=key_heads, mask_filter_value=-np.inf,
             mask_type=_masked(builder, tensors, optional(inputs, 3), sizes, q.dtype))
@@ -275,8 +279,6 @@ def _by_token(builder: Builder, x: Array) -> Array:
 
 def onnx_attention_refusal(node: OnnxNode) -> str | None:
     """Why ONNX's Attention is not supported, or None."""
-    if node.attributes.get("softcap", 0.0):
-        return "softcap"
     if len(node.outputs) > 3 and node.outputs[3] is not None:
         return "the product of queries and keys as an output"
     if node.input(6) is not None:
