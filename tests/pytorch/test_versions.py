@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", minversion="2.10", reason="torch 2.10 is not installed")
 pytest.importorskip("kompute_dml.torch")
-from kompute_dml.torch import versions  # noqa: E402
+from kompute_dml.torch import device, versions  # noqa: E402
+from kompute_dml.torch.decompositions import decompositions  # noqa: E402
+from kompute_dml.torch.table import LOWERINGS  # noqa: E402
 
 USED = (
     "_C._from_dlpack", "_C._dispatch_has_kernel", "_C._dispatch_has_kernel_for_dispatch_key",
@@ -23,6 +26,30 @@ USED = (
 @pytest.mark.parametrize("name", USED)
 def test_this_release_has(name: str) -> None:
     assert operator.attrgetter(name)(torch) is not None
+
+
+COMPLEX = {"_fft_c2r", "_fft_r2c"}
+"""Operators of Core ATen whose elements are complex numbers, which DirectML has not."""
+
+
+def test_core_aten_is_served() -> None:
+    """https://docs.pytorch.org/docs/stable/torch.compiler_ir.html#core-aten-ir"""
+    own = {*device._OWN, *device._VIEWS}
+    packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten)]
+    core = [op for packet in packets if hasattr(packet, "overloads")
+            for op in (getattr(packet, name) for name in packet.overloads())
+            if torch.Tag.core in op.tags]
+
+    def is_served(op: Any) -> bool:
+        name = op.name().split("::")[1]
+        kinds = LOWERINGS, decompositions(), own
+        return any(known in kind for kind in kinds for known in (op, name)) or (
+            device._variant(op).functional in LOWERINGS) or (
+            torch._C._dispatch_has_kernel_for_dispatch_key(
+                op.name(), "CompositeImplicitAutograd"))
+
+    assert len(core) > 150
+    assert {op.name().split("::")[1] for op in core if not is_served(op)} == COMPLEX
 
 
 @pytest.mark.parametrize("release, wrong", [
