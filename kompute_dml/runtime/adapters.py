@@ -8,22 +8,48 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import NoDeviceError, whole
 
-_INSTALL_HINT = (
+
+class _System(NamedTuple):
+    """What an operating system calls Vulkan's loader, and how one installs it and a driver."""
+
+    loader: str
+    gets_loader: str
+    gets_driver: str
+
+
+_SYSTEMS = {
+    "win32": _System("vulkan-1.dll", "it comes with a driver",
+                     "install the driver of the GPU's vendor"),
+    "darwin": _System("libvulkan.dylib", "'brew install vulkan-loader', and set "
+                      "DYLD_FALLBACK_LIBRARY_PATH to /opt/homebrew/lib",
+                      "install MoltenVK, which is Vulkan over Metal: 'brew install molten-vk'"),
+}
+_LINUX = _System(
+    "libvulkan.so.1", "'apt install libvulkan1'",
     "install the vendor's driver, or Mesa's: 'apt install mesa-vulkan-drivers' (which includes "
-    "lavapipe, a driver that runs on the CPU)"
-)
+    "lavapipe, a driver that runs on the CPU)")
+
+
+def system() -> _System:
+    """This one."""
+    return _SYSTEMS.get(sys.platform, _LINUX)
+
 
 DEVICE_TYPES = ("other", "integrated", "discrete", "virtual", "cpu")
 _PREFERENCE = ("discrete", "integrated", "virtual", "cpu", "other")
 
+_PORTABILITY = "VK_KHR_portability_enumeration"
+PORTABILITY_EXTENSION = "VK_KHR_portability_subset"
+"""A device that lacks some of Vulkan offers this, and whoever opens it must ask for it."""
 _SUBGROUP_SIZES = "VK_EXT_subgroup_size_control"
 ROBUSTNESS_EXTENSION = "VK_EXT_pipeline_robustness"
 # Features that a shader or kompute_dml.cuda may need, by the extension structure that reports them.
@@ -151,8 +177,8 @@ def _binding() -> Any:
         import vulkan  # the binding loads libvulkan when it is imported
     except OSError:  # its text speaks of an SDK, which nobody needs
         raise NoDeviceError(
-            "no Vulkan loader was found (libvulkan.so.1): 'apt install libvulkan1', and "
-            f"{_INSTALL_HINT}"
+            f"no Vulkan loader was found ({system().loader}): {system().gets_loader}, and "
+            f"{system().gets_driver}"
         ) from None
     return vulkan
 
@@ -167,10 +193,16 @@ def _instance(vk: ModuleType) -> Any:
     version = min(int(vk.vkEnumerateInstanceVersion()), vk.VK_MAKE_VERSION(1, 3, 0))
     application = vk.VkApplicationInfo(apiVersion=version)
     info = vk.VkInstanceCreateInfo(pApplicationInfo=application)
+    if sys.platform == "darwin" and _PORTABILITY in {
+            e.extensionName for e in vk.vkEnumerateInstanceExtensionProperties(None)}:
+        # The loader leaves out what lacks some of Vulkan, unless it is asked for.
+        info = vk.VkInstanceCreateInfo(
+            pApplicationInfo=application, ppEnabledExtensionNames=[_PORTABILITY],
+            flags=vk.VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR)
     try:
         return vk.vkCreateInstance(info, None)
     except vk.VkErrorIncompatibleDriver:
-        raise NoDeviceError(f"no Vulkan driver is installed: {_INSTALL_HINT}") from None
+        raise NoDeviceError(f"no Vulkan driver is installed: {system().gets_driver}") from None
     except vk.VkError as error:
         raise NoDeviceError(f"vkCreateInstance failed with {type(error).__name__}") from None
 
@@ -320,7 +352,7 @@ def list_devices() -> tuple[Adapter, ...]:
     finally:
         vk.vkDestroyInstance(instance, None)
     if not adapters:
-        raise NoDeviceError(f"Vulkan lists no device: {_INSTALL_HINT}")
+        raise NoDeviceError(f"Vulkan lists no device: {system().gets_driver}")
     return adapters
 
 

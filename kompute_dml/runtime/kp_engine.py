@@ -10,6 +10,7 @@ itself.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib.util
 import os
 import re
@@ -28,10 +29,12 @@ from ..errors import DeviceLostError, DmlError, NoDeviceError, OutOfMemoryError
 from ..layout import power_of_two
 from .adapters import (
     FEATURE_EXTENSIONS,
+    PORTABILITY_EXTENSION,
     ROBUSTNESS_EXTENSION,
     SHARING_EXTENSIONS,
     UNASKED_FEATURES,
     Adapter,
+    system,
 )
 from .live_code import live_code
 from .longs import by_longs
@@ -72,6 +75,9 @@ def _beside_us() -> ModuleType | None:
         return None
     spec = importlib.util.spec_from_file_location("kp", path)
     assert spec is not None and spec.loader is not None  # it is an extension module
+    if sys.platform == "darwin":
+        # There it names no library: it finds Vulkan among what all of the process may use.
+        ctypes.CDLL(system().loader, ctypes.RTLD_GLOBAL)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     sys.modules["kp"] = module
@@ -270,7 +276,7 @@ class Engine:
         """Seconds by which the system woke a waiter late."""
         self.shares_pipelines = self.reports_errors and hasattr(kp, "Pipeline")
         self.timestamps_valid = self.reports_errors and adapter.timestamp_period > 0
-        wanted = (*FEATURE_EXTENSIONS, *SHARING_EXTENSIONS)
+        wanted = (*FEATURE_EXTENSIONS, *SHARING_EXTENSIONS, PORTABILITY_EXTENSION)
         extensions = [e for e in wanted if e in adapter.extensions]
         if not checks_bounds(adapter) or os.environ.get(_BOUNDS_CHECKS) == "1":
             extensions = [e for e in extensions if e != ROBUSTNESS_EXTENSION]

@@ -7,8 +7,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from . import codes, debian, kp, side_by_side, spirv
+from . import codes, debian, kp, spirv
 from .system import ToolchainError, needed_checkout, say
+from .targets import HERE, TARGETS, VERSIONS
 
 
 def _kp(options: argparse.Namespace) -> None:
@@ -44,7 +45,7 @@ def _wheel(options: argparse.Namespace) -> None:
     from .wheel import build, provider
 
     needed_checkout()
-    build(options.dir, options.python or side_by_side.VERSIONS, options.machine)
+    build(options.dir, options.python or (), options.target)
     say(str(provider(options.dir)))
 
 
@@ -85,9 +86,9 @@ def main() -> int:
     command = commands.add_parser(
         "wheel", help="build the wheel that holds shaders, provider library and kp")
     command.add_argument("dir", type=Path, nargs="?", default=Path("dist"), help="where to put it")
-    command.add_argument("--python", action="append", choices=side_by_side.VERSIONS,
+    command.add_argument("--python", action="append", choices=VERSIONS,
                          help="a version of CPython to build kp for; by default all")
-    command.add_argument("--machine", choices=side_by_side.MACHINES, default=side_by_side.HERE,
+    command.add_argument("--target", choices=TARGETS, default=HERE,
                          help="what it shall run on; by default a machine as this one")
     command.set_defaults(run=_wheel)
 

@@ -111,8 +111,10 @@ def source(name: str, release: str, folder: Path) -> Path:
         run(["apt-get", *options, "source", "-qq", "--download-only", "--tar-only",
              f"{name}/{release}"], cwd=Path(scratch))
         (archive,) = Path(scratch).glob(f"{name}_*.orig.tar.*[!c]")
-        run(["tar", "-xf", archive, "-C", folder])
-    (root,) = folder.glob(f"{name}-*")
+        own = folder / f"source-{name}"
+        own.mkdir()
+        run(["tar", "-xf", archive, "-C", own])
+    (root,) = own.iterdir()
     return root
 
 

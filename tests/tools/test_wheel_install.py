@@ -18,6 +18,7 @@ from packaging.utils import parse_wheel_filename
 import kompute_dml
 from kompute_dml.toolchain import native, patches, side_by_side, wheel
 from kompute_dml.toolchain.system import ToolchainError, cache_dir
+from kompute_dml.toolchain.targets import HERE, TARGETS
 
 _HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 _PACKAGE = Path(kompute_dml.__file__).parent
@@ -104,7 +105,7 @@ def test_the_wheel_is_for_any_linux_of_glibc_2_28(built: Path) -> None:
     names = set(zipfile.ZipFile(built).namelist())
     files = {p.relative_to(_PACKAGE.parent).as_posix() for p in _PACKAGE.rglob("*")
              if p.is_file() and "__pycache__" not in p.parts}
-    assert files | {f"kompute_dml/_kp/kp{side_by_side.suffix(_HERE)}"} <= names
+    assert files | {f"kompute_dml/_kp/kp{TARGETS[HERE].suffix(_HERE)}"} <= names
     assert f"kompute_dml/onnxruntime/{native.library().name}" in names
     assert {"kompute_dml_ort.pth", "_kompute_dml_ort.py"} <= names, "KOMPUTE_DML_ORT needs them"
     assert not any("libvulkan" in n for n in names)
