@@ -171,6 +171,6 @@ def share_rows(
     # With many small workgroups on a multiprocessor, few wait at barriers.
     local = min(max(power_of_two(-(-pieces // _MOST_KEPT)), 64), most)
     if pieces <= _MOST_KEPT * local:
-        return Teams(local, local, -(-pieces // local), True)
+        return Teams(local, local, power_of_two(-(-pieces // local)), True)
     parts = max(1, min(4 * device.cores // rows, pieces // _LONG_PART))
     return Teams(local, local, _KEPT, False, parts)

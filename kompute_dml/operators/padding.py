@@ -28,6 +28,8 @@ _TILE_NEAR = 32
 """Vectors. Copies that lie nearer are written by neighbours."""
 _ELEMENTS, _ROWS, _DENSE, _CHUNKS, _RUNS, _BY_LINES = range(6)
 _LINE_PARTS, _LINE_INVOCATIONS = 8, 256
+_LEAST_LINES = 256
+"""Rows of a workgroup's lines for which there is room in any case, so that few pipelines serve."""
 _LONGEST_LINE = {2: 64, 4: _LINE_INVOCATIONS}
 """Words of the lines that are written word by word, by the bytes of an element. Other widths and
 longer lines take less time in vectors."""
@@ -295,7 +297,7 @@ class _ByLines(_Dense):
             -(-rows // (together * of_group)) * slices,
             {"line_words": (words, *reciprocal(words)), "at_once": at_once, "slices": slices},
             {"LOCAL_SIZE": _LINE_INVOCATIONS, "PARTS": _LINE_PARTS, "TOGETHER": together,
-             "LINES": power_of_two(of_group * together), "PLANES": planes},
+             "LINES": max(_LEAST_LINES, power_of_two(of_group * together)), "PLANES": planes},
         )
 
 

@@ -441,7 +441,7 @@ def _windows(op: str, d: OperatorDesc, p: PlanBuilder, y: TensorDesc, target: Op
         lanes = min(lanes, 8) if side_by_side else lanes
         lanes = _LOCAL_SIZE if p.device.is_cpu else lanes
         groups = -(-walk.count * lanes // _LOCAL_SIZE)
-        spec |= {"LOCAL_SIZE": _LOCAL_SIZE, "LANES": lanes, "SIDE_BY_SIDE": side_by_side,
+        spec |= {"LOCAL_SIZE": _LOCAL_SIZE, "SIDE_BY_SIDE": side_by_side,
                  "CONTIGUOUS": shape.x_sizes[:2] == (1, 1) and shape.x_strides[2] == 1
                  and not spec["DILATED"]}
     else:
@@ -460,6 +460,8 @@ def _windows(op: str, d: OperatorDesc, p: PlanBuilder, y: TensorDesc, target: Op
         "count": walk.count, "in_sizes": shape.x_sizes, "padded_ends": shape.ends,
         "steps": shape.steps, "dilations": shape.dilations, "paddings": shape.paddings,
         "x_strides": shape.x_strides, "windows": shape.window}
+    if wide:
+        push["lane_bits"] = lanes.bit_length() - 1
     window = shape.window if unrolled else (1, 1, 1)
     spec |= dict(zip(("WINDOW_D", "WINDOW_H", "WINDOW_W"), window))
     spec["IEEE_UNITS"] = p.device.ieee_units

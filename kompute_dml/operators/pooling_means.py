@@ -94,4 +94,5 @@ def lower(p: PlanBuilder, d: OperatorDesc) -> None:
         push={"groups": groups, "per_image": per_image, "vectors": vectors, "pixels": pixels,
               "parts": parts, "part_pixels": part, "x_strides": strides,
               "y_strides": y.strides[:2], "count": float_bits(product(x.sizes[2:]))},
-        spec={"LOCAL_SIZE": size, "TYPE": x.data_type.code, "LANES": lanes, "DEEP": deep})
+        spec={"LOCAL_SIZE": size, "TYPE": x.data_type.code, "LANES": lanes,
+              "DEEP": power_of_two(deep)})

@@ -41,6 +41,7 @@ layout(push_constant) uniform Push {
     uint x_zero_offset;
     uint y_scale_offset;
     uint y_zero_offset;
+    uint lane_bits;  // of pooling_wide.comp
     uint params_offset;
 };
 #include "include/grid.glsl"

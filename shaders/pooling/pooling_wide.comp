@@ -3,18 +3,18 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// For windows of many elements. LANES invocations compute one element of the output.
+// For windows of many elements. 1 << lane_bits invocations compute one element of the output.
 #include "include/pooling.glsl"
-layout(constant_id = 20) const uint LANES = 32u;
-layout(constant_id = 21) const bool SIDE_BY_SIDE = false;  // outputs of a workgroup are contiguous
-layout(constant_id = 22) const bool CONTIGUOUS = false;  // a window is contiguous
+#define LANES (1u << lane_bits)
+layout(constant_id = 20) const bool SIDE_BY_SIDE = false;  // outputs of a workgroup are contiguous
+layout(constant_id = 21) const bool CONTIGUOUS = false;  // a window is contiguous
 
 shared TOTAL s_totals[gl_WorkGroupSize.x];
 
 void main() {
-    uint me = gl_LocalInvocationIndex, outputs = gl_WorkGroupSize.x / LANES;
-    uint lane = SIDE_BY_SIDE ? me / outputs : me % LANES;
-    uint slot = SIDE_BY_SIDE ? me % outputs : me / LANES;
+    uint me = gl_LocalInvocationIndex, outputs = gl_WorkGroupSize.x >> lane_bits;
+    uint lane = SIDE_BY_SIDE ? me / outputs : me & LANES - 1u;
+    uint slot = SIDE_BY_SIDE ? me & outputs - 1u : me >> lane_bits;
     uint item = group_index() * outputs + slot;
     bool there = item < count;
     uint[7] at = walk(0u, min(item, count - 1u));
@@ -63,7 +63,7 @@ void main() {
     }
 
     s_totals[me] = total;
-    const uint stride = SIDE_BY_SIDE ? gl_WorkGroupSize.x / LANES : 1u;
+    uint stride = SIDE_BY_SIDE ? outputs : 1u;
     for (uint kept = LANES / 2u; kept > 0u; kept /= 2u) {
         barrier();
         if (lane < kept) s_totals[me] = merged(s_totals[me], s_totals[me + kept * stride]);
