@@ -201,6 +201,8 @@ class OpenPlan:
         self._placed: dict[
             int, tuple[OperatorClass | SizesOnly | None, list[Storage | None]]] = {}
         """By step: the storages with memory of this layout, and of which class they are."""
+        self._closed: dict[int, Step] = {}
+        """Steps of this layout whose operators have no open sizes."""
         self._capacity: list[int] = []
         self._twins: dict[Storage, Storage] = {}
         """Storages with memory, by those that were traced."""
@@ -257,8 +259,12 @@ class OpenPlan:
         steps = []
         for number, (step, opened) in enumerate(zip(self._steps, self._open)):
             if opened is None:
-                places = self._places(number, None, step.storages, twins)
-                steps.append(Step(step.compiled, places))
+                closed = self._closed.get(number)
+                if closed is None:
+                    closed = Step(step.compiled, self._places(number, None, step.storages, twins))
+                    if number in self._placed:
+                        self._closed[number] = closed
+                steps.append(closed)
                 continue
             c, now = classes[opened.operator], compiled[opened.operator]
             storages = opened.storages.get(c)
@@ -330,7 +336,7 @@ class OpenPlan:
         """Lay out memory for somewhat larger sizes. Plans that were made before keep theirs."""
         builder = self._builder
         self.layouts += 1
-        self._placed = {}
+        self._placed, self._closed = {}, {}
         room = list(sizes)
         try:
             room = self._bytes(*map(room_for, values))
