@@ -6,7 +6,7 @@ PYTHON ?= python3
 setup := @$(PYTHON) kompute_dml/toolchain/bootstrap.py
 run := @.venv/bin/python -m
 
-.PHONY: help demo test test-all validate vendor-compilers lint bench docs wheel wheel-windows wheel-macos clean
+.PHONY: help demo test test-all validate vendor-compilers lint bench docs wheel wheel-windows wheel-macos wine clean
 
 help:
 	@echo "make demo      classifies files with an int8 model on the Vulkan device, and checks it"
@@ -20,6 +20,7 @@ help:
 	@echo "make docs      the pages as a site, in build/site"
 	@echo "make wheel     dist/kompute_dml-*.whl, which needs no compiler where it is installed"
 	@echo "make wheel-windows, wheel-macos  the same for Windows on x86-64 and macOS on arm64"
+	@echo "make wine      the wheel for Windows, under wine; it takes Debian's wine64, wine and xvfb"
 	@echo "make clean     removes all that was made, .venv included"
 
 demo:
@@ -63,6 +64,9 @@ wheel:
 wheel-windows wheel-macos: wheel-%:
 	$(setup) lint
 	$(run) kompute_dml.toolchain wheel --target $* $(ARGS)
+
+wine: wheel-windows
+	@.venv/bin/python tests/wine.py
 
 clean:
 	rm -rf .venv .cache build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
