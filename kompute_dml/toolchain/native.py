@@ -49,6 +49,8 @@ def build(folder: Path = SOURCE.parent, command: Sequence[str | Path] = (),
     # In a folder of its own: for Windows a linker writes more files beside it.
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         linked = Path(scratch) / target.name
-        run([*command, "-O2", "-shared", "-fvisibility=hidden", SOURCE, "-o", linked])
+        # Otherwise a library of macOS says where it was linked.
+        named = [f"-Wl,-install_name,@rpath/{target.name}"] if suffix == ".dylib" else []
+        run([*command, "-O2", "-shared", "-fvisibility=hidden", *named, SOURCE, "-o", linked])
         linked.replace(target)
     return target

@@ -210,7 +210,9 @@ def _libraries(tree: Path, version: str, target: str,
     """The linker's words for what is there where the module is loaded: CPython and Vulkan."""
     if TARGETS[target].system == "macos":
         # Both are in the process by then: CPython itself, and the loader by kp_engine.py.
-        return ["-Wl,-undefined,dynamic_lookup"]
+        # The name is of no use, but is where it was linked otherwise.
+        return ["-Wl,-undefined,dynamic_lookup",
+                f"-Wl,-install_name,@rpath/kp{TARGETS[target].suffix(version)}"]
     if TARGETS[target].system == "windows":
         needed = set().union(*(undefined_names(path.read_bytes()) for path in objects))
         libraries: list[str | Path] = []
