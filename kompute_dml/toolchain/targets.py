@@ -21,6 +21,8 @@ RELEASES = {
     "ubuntu": {"3.10": "jammy", "3.12": "noble"},
 }
 """The release of each distribution whose archive has a CPython, with headers and source."""
+_MOVING = "sid"
+"""No release: its sources are replaced at any time."""
 # What configure finds out on macOS, as far as CPython's headers ask.
 _PYCONFIG_MACOS = "".join(f"#define {name} {value}\n" for name, value in {
     "SIZEOF_VOID_P": 8, "SIZEOF_SIZE_T": 8, "SIZEOF_LONG": 8, "SIZEOF_LONG_LONG": 8,
@@ -57,11 +59,12 @@ class WheelTarget:
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """The versions of CPython whose headers can be had: of other systems they come with the
-        source, which the archive of the system here has."""
+        """The versions of CPython that a wheel is for by default. For other systems their headers
+        come with the source, which the archive of the system here keeps for a release."""
         if self.system == "linux":
             return VERSIONS
-        return tuple(RELEASES.get(debian.distribution(), ()))
+        releases = RELEASES.get(debian.distribution(), {})
+        return tuple(version for version, release in releases.items() if release != _MOVING)
 
 
 def _linux(machine: str) -> WheelTarget:
