@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from ..device import Device
 
 _DEQUANTIZE = ("DEQUANTIZE", "ELEMENT_WISE_DEQUANTIZE_LINEAR")
-_LITTLE = 1 << 20
-"""Bytes of a constant that is computed from smaller ones."""
+_LITTLE, _LITTLE_WEIGHTS = 1 << 20, 64 << 10
+"""Bytes of a constant that is computed from smaller ones, and of dequantized weights if there is no
+room for larger ones."""
 
 
 def fuse(g: Nodes) -> list[Node]:
@@ -44,8 +45,9 @@ def is_of_constants(node: Node, room: int) -> bool:
     return (
         folds() and len(outputs) == 1 and not storage.is_part
         and node.tensor(slot).total_tensor_size_in_bytes == storage.nbytes
-        and storage.nbytes <= max(_LITTLE, 2 * sum(r.nbytes for r in roots),
-                                  room if node.name in _DEQUANTIZE else 0))
+        and storage.nbytes <= max(
+            2 * sum(r.nbytes for r in roots),
+            max(room, _LITTLE_WEIGHTS) if node.name in _DEQUANTIZE else _LITTLE))
 
 
 def room_for_weights(device: Device, taken: int) -> int:
