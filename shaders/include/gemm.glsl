@@ -54,13 +54,18 @@ layout(push_constant) uniform Push {
 };
 // Whether four columns of the output are one aligned vector, and those of the tail's tensor; four columns of
 // C; four columns of a part's sums; four elements of A, and of B, that are contiguous; and whether all
-// batches are one step apart.
-#define Y_VECTORS ((alike & 1u) != 0u)
-#define C_VECTORS ((alike & 2u) != 0u)
-#define SUM_VECTORS ((alike & 4u) != 0u)
-#define HAS_A_VECTORS ((alike & 8u) != 0u)
-#define HAS_B_VECTORS ((alike & 16u) != 0u)
-#define ONE_STEP ((alike & 32u) != 0u)
+// batches are one step apart. A kernel of matrix units has it as a constant, so that it holds one way.
+#ifdef ALIKE_IS_CONSTANT
+layout(constant_id = 3) const uint ALIKE = 0u;
+#else
+#define ALIKE alike
+#endif
+#define Y_VECTORS ((ALIKE & 1u) != 0u)
+#define C_VECTORS ((ALIKE & 2u) != 0u)
+#define SUM_VECTORS ((ALIKE & 4u) != 0u)
+#define HAS_A_VECTORS ((ALIKE & 8u) != 0u)
+#define HAS_B_VECTORS ((ALIKE & 16u) != 0u)
+#define ONE_STEP ((ALIKE & 32u) != 0u)
 #include "include/grid.glsl"
 #define WALK_RANKED
 #include "include/walk.glsl"

@@ -41,6 +41,7 @@ layout(constant_id = 9) const uint BLOCK = 32u;
 #ifndef ROWS_r16
 #define TWO_AHEAD
 #endif
+#define ALIKE_IS_CONSTANT
 #include "include/gemm.glsl"
 INPUT_TENSOR(scale, 6, TYPE)
 layout(binding = 7) readonly buffer Zero { uint zero_words[]; };

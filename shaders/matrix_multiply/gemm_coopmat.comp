@@ -47,6 +47,7 @@ const uint LANES = TILE_lanes, INVOCATIONS = LANES * SUBGROUPS;
 layout(local_size_x = INVOCATIONS) in;
 #define HALF_STORES
 #define FOURS_TO_ADD clamp(TILE_ROWS * TILE_COLUMNS / 4u / INVOCATIONS, 1u, 4u)
+#define ALIKE_IS_CONSTANT
 #include "include/gemm.glsl"
 
 // Whether vectors lie along A's rows, and along B's columns; else along K.

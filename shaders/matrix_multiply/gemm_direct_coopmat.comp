@@ -34,6 +34,7 @@ const uint PART_ROWS = 16u * DOWN, TILE_ROWS = PARTS_DOWN * PART_ROWS, TILE_COLU
 layout(constant_id = 7) const bool ENDS_INSIDE = false;  // whether K ends inside a step of each subgroup
 #define HALF_STORES
 #define FOURS_TO_ADD 2u
+#define ALIKE_IS_CONSTANT
 #include "include/gemm.glsl"
 
 #define Sums coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>

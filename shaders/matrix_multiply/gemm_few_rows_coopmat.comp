@@ -54,6 +54,7 @@ layout(constant_id = 15) const uint A_EACH = 8u;
 layout(constant_id = 16) const uint B_EACH = WHOLE;
 const uint TILE_COLUMNS = 16u * FRAGMENTS;
 #define HALF_STORES
+#define ALIKE_IS_CONSTANT
 #include "include/gemm.glsl"
 layout(binding = 0) readonly buffer APairs { uvec2 a_pairs[]; };
 layout(binding = 1) readonly buffer BPairs { uvec2 b_pairs[]; };

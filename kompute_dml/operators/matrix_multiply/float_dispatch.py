@@ -164,8 +164,11 @@ def dispatch_product(
             # A driver for CPUs executes both sides of a branch. A minimum costs it little.
             spec["VECTORS"] = 2 if all(vectors.values()) else 0 if p.device.is_cpu else 1
             spec["ENDS_INSIDE"] |= spec["VECTORS"] < 2 or p.device.is_cpu
+    name = fused.variant(launch.shader)
+    if "ALIKE" in p.library.get(*name.split(".")).spec_ids:
+        spec["ALIKE"] = push["alike"]
     p.dispatch(
-        fused.variant(launch.shader), tiles * parts, params=[*g.walk.words, *fused.words],
+        name, tiles * parts, params=[*g.walk.words, *fused.words],
         push={**push, **(more_push or {})}, spec={**spec, **(more_spec or {})},
         a=g.views["a"].operand, b=g.views["b"].operand,
         c=g.views["c"].operand if "c" in g.views else UNUSED, y=y, partial=partial,
