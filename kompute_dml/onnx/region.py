@@ -40,6 +40,9 @@ MAX_PLANS = 16
 """The most plans of a region. The least recently used one is dropped first."""
 PLANS_SHARE = 16
 """Plans take at most this part of the device's memory, but for the newest one."""
+_SETTLES = 64
+"""Sizes that come so often, one time after the other, get a plan of their own in the place of one
+for many sizes. It has no steps that only compute what follows from sizes."""
 _SMALL = 64 << 10
 """The most bytes of a constant that is uploaded with others."""
 _STAND_INS = (1, 256)
@@ -112,6 +115,8 @@ class Region:
         self._prepared = shared.prepared
         self._plans: OrderedDict[Any, RecordedPlan] = OrderedDict()
         self._open = OpenPlans()
+        self._in_a_row: tuple[Any, int] = None, 0
+        """The last key of a plan, and how often it came."""
         self.planned = 0
         """Plans that were built so far."""
         self._lock = threading.Lock()
@@ -163,10 +168,15 @@ class Region:
         with self._lock:
             key = self._key(shapes, host_values, resident)
             plan = self._plans.get(key)
-            if plan is None:
+            often = self._comes_often(key)
+            if plan is None or (often and plan.common is not None):
                 known = {i: x.copy() for i, x in host_values.items()}
-                plan = self._of_open(shapes, known, resident) or self._build(
-                    shapes, known, resident)
+                if plan is None:
+                    plan = self._of_open(shapes, known, resident) or self._build(
+                        shapes, known, resident)
+                else:
+                    with contextlib.suppress(OutOfMemoryError):
+                        plan = self._build(shapes, known, resident)
                 self._kept |= plan.kept.keys()
                 self._plans[self._key(shapes, host_values, resident)] = plan
                 self._drop_plans()
@@ -175,6 +185,13 @@ class Region:
         if self._prepared.pending:
             self._prepared.record(self.device)
         return plan
+
+    def _comes_often(self, key: object) -> bool:
+        """Whether it is time for a plan for these sizes alone."""
+        last, count = self._in_a_row
+        count = count + 1 if key == last else 1
+        self._in_a_row = key, count
+        return count == _SETTLES
 
     def _drop_plans(self) -> None:
         """Drop the least recently used plans where there are too many, or they take too much."""

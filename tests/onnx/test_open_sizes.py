@@ -16,6 +16,7 @@ from onnx import numpy_helper
 import kompute_dml as dml
 from kompute_dml.graph import open_plan
 from kompute_dml.graph.recorded import RecordedPlan
+from kompute_dml.onnx import region as region_module
 from kompute_dml.onnx.fusion import fuse
 from kompute_dml.onnx.model import read
 from kompute_dml.onnx.placement import place
@@ -106,6 +107,23 @@ def test_a_guard_that_fails_makes_another_plan(
         inputs = [np.empty((h, 6), np.float32), np.empty((1, 6), np.float32)]
         assert records(region.plan(inputs)) == records(region._build([(h, 6), (1, 6)], {})), h
     assert len(region._open.plans) == 2
+
+
+def test_sizes_that_come_often_get_a_plan_of_their_own(
+    device: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If no others come between."""
+    without_pipelines(monkeypatch)
+    monkeypatch.setattr(open_plan, "begin", lambda *_, **__: [])
+    monkeypatch.setattr(region_module, "_SETTLES", 3)
+    region = region_of(Case("Softmax", "f h w", axis=-1), device)
+
+    def is_open(h: int) -> bool:
+        return region.plan([np.empty((h, 6), np.float32)]).common is not None
+
+    assert not is_open(7) and [is_open(h) for h in (8, 9, 8, 9, 8, 8)] == [True] * 6
+    assert not is_open(8) and not is_open(8)
+    assert is_open(9) and not is_open(8) and region.planned == 3
 
 
 def test_memory_of_plans_is_laid_out_for_larger_sizes(
