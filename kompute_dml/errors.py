@@ -10,8 +10,6 @@ from __future__ import annotations
 from operator import index
 from typing import Any, NoReturn
 
-from .sizes import Size
-
 
 class DmlError(Exception):
     """Base of every error of this package."""
@@ -68,10 +66,15 @@ def refuse(operator: str, field: str, rule: str, *got: object) -> NoReturn:
     )
 
 
+def _index(value: Any) -> int:
+    """``index(value)``, but a size that a plan leaves open stays so."""
+    return value if getattr(value, "stays_open", False) else index(value)
+
+
 def whole(operator: str, field: str, value: Any) -> int:
     """``value`` as an int. It must be an integer of Python or NumPy."""
     try:
-        return value if type(value) is Size else index(value)
+        return _index(value)
     except TypeError:
         raise ValidationError(
             f"{operator}: expected {field} to be an integer, but got {value!r}"
@@ -81,7 +84,7 @@ def whole(operator: str, field: str, value: Any) -> int:
 def integers(operator: str, field: str, values: Any) -> tuple[int, ...]:
     """``values`` as ints. They must be integers."""
     try:
-        return tuple(v if type(v) is Size else index(v) for v in values)
+        return tuple(map(_index, values))
     except TypeError:
         raise ValidationError(
             f"{operator}: expected {field} to be a sequence of integers, but got {values!r}"

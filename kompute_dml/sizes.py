@@ -442,6 +442,8 @@ class _Size(_Open):
     """A whole number that is an expression."""
 
     __slots__ = ()
+    stays_open = True
+    """For modules that import no NumPy."""
     __hash__ = _Open.__hash__
 
     def _other(self, other: object) -> tuple[Terms, int] | None:

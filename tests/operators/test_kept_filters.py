@@ -33,7 +33,13 @@ def test_which_convolutions_keep_their_filter(
     plan = _plan(x, w, last=True, stride=stride)
     assert _names(plan)[-1] == kernel
     assert 264 >= plan.execute[-1].groups > 130  # no more than run at a time
-    assert kernel not in _names(_plan((1, *x[1:]), w, last=True, stride=stride))  # too few
+    small = (1, x[1], x[2] // 8, x[3] // 8)
+    assert kernel not in _names(_plan(small, w, last=True, stride=stride))  # too few
+
+
+def test_one_image_is_divided_into_patches_of_a_row() -> None:
+    plan = _plan((1, 3, 224, 224), (64, 3, 7, 7), last=True, stride=2)
+    assert _names(plan)[-1] == PATCHES and plan.execute[-1].groups >= 112
 
 
 @pytest.mark.parametrize(("x", "w", "stride", "padding", "shader"), [

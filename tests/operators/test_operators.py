@@ -53,8 +53,11 @@ def _only_dispatch(desc: Any) -> Dispatch:
     return only
 
 
-def _includes(dispatch: Dispatch, shader: str, **spec: int) -> bool:
-    chosen = dispatch.variant.name.partition(".")[0], {n: dispatch.spec[n] for n in spec}
+def _includes(dispatch: Dispatch, shader: str, **spec: Any) -> bool:
+    """``TILE`` has the sides of a tile, of "_tiles" in vectors of four, and its planes."""
+    sides = [1 << n for n in dispatch.push.get("tile_bits", ())]
+    found = {"TILE": sides, **dispatch.spec}
+    chosen = dispatch.variant.name.partition(".")[0], {n: found[n] for n in spec}
     return chosen == (shader, spec)
 
 
@@ -64,15 +67,15 @@ def _includes(dispatch: Dispatch, shader: str, **spec: int) -> bool:
     ([64, 64], [0, 1], None, "", {"RANK": 1, "WHOLE": 1, "EVEN": 1, "REPEATS": 0}),
     ([64, 64], [2, 128], [128, 2], "", {"RANK": 1, "WHOLE": 0}),
     ([8, 16, 63], [63, 504, 1], None, "", {"RANK": 2, "WHOLE": 1, "EVEN": 0}),
-    ([8, 16, 64], [64, 512, 1], None, "_pieces", {"TILE_K": 16, "TILE_P": 8, "TILE_Q": 8}),
-    ([256, 256], [1, 256], None, "_tiles", {"TILE_P": 64, "TILE_Q": 64, "PLANES": 1}),
-    ([4, 3, 300], [1, 4, 12], None, "_tiles", {"TILE_P": 16, "TILE_Q": 256}),
+    ([8, 16, 64], [64, 512, 1], None, "_pieces", {"TILE": [16, 8, 8]}),
+    ([256, 256], [1, 256], None, "_tiles", {"TILE": [16, 16, 1]}),
+    ([4, 3, 300], [1, 4, 12], None, "_tiles", {"TILE": [4, 64, 1]}),
     # Two short dimensions form one side of a tile.
-    ([8, 8, 8, 8], [1, 8, 64, 512], None, "_tiles", {"RANK": 0, "TILE_P": 64, "TILE_Q": 64}),
-    ([5, 16, 16], [256, 1, 16], None, "_tiles", {"TILE_P": 16, "TILE_Q": 16, "PLANES": 8}),
+    ([8, 8, 8, 8], [1, 8, 64, 512], None, "_tiles", {"RANK": 0, "TILE": [16, 16, 1]}),
+    ([5, 16, 16], [256, 1, 16], None, "_tiles", {"TILE": [4, 4, 8]}),
 ], ids=str)
 def test_a_copy_moves_as_much_at_once_as_its_layouts_allow(
-    sizes: list[int], source: Any, made: Any, shader: str, spec: dict[str, int]
+    sizes: list[int], source: Any, made: Any, shader: str, spec: dict[str, Any]
 ) -> None:
     x, y = (dml.TensorDesc("float32", sizes, strides) for strides in (source, made))
     dispatch = _only_dispatch(dml.ActivationIdentityOperatorDesc(input_tensor=x, output_tensor=y))
