@@ -62,18 +62,14 @@ def run_in_place(steps: Sequence[Step], free: Collection[Storage]) -> None:
     for number, step in enumerate(steps):
         if not step.compiled.definition.in_place:
             continue
-        inputs, outputs = tensors(step.compiled.operator)
-        read = [(s, _layout(t.desc)) for t, s in zip(inputs, step.storages) if s is not None]
+        read, written = _accesses(step)
         taken: set[Storage] = set()
-        written = [(s, _layout(t.desc)) for t, s in zip(outputs, step.storages[len(inputs):])]
         for output, layout in written:
-            if output is None or output not in inner or output.first != number:
+            if output not in inner or output.first != number:
                 continue
             for storage, _ in read:
                 root = storage.root
-                # All reads of this memory must have the output's layout.
-                alike = all(seen == layout and not s.begin for s, seen in read
-                            if s.root is root)
+                alike = _has_layout(read, root, layout)
                 if storage in inner and alike and root.last == number and root not in taken:
                     taken.add(root)
                     root.merge(output)
@@ -84,13 +80,24 @@ def runs_over(step: Step, source: Storage, target: Storage) -> bool:
     """Whether a step may write ``target`` in the memory of ``source``, which it reads last."""
     if not step.compiled.definition.in_place:
         return False
+    read, written = _accesses(step)
+    layouts = [layout for s, layout in written if s.root is target.root]
+    return (len(layouts) == 1 and _has_layout(read, source.root, layouts[0])
+            and not any(s.root is source.root and s.begin for s, _ in written))
+
+
+def _accesses(step: Step) -> tuple[list[tuple[Storage, Any]], list[tuple[Storage, Any]]]:
+    """What a step reads, and what it writes, with the layouts."""
     inputs, outputs = tensors(step.compiled.operator)
-    read = [_layout(t.desc) for t, s in zip(inputs, step.storages)
-            if s is not None and s.root is source.root and not s.begin]
-    parts = any(s is not None and s.root is source.root and s.begin for s in step.storages)
-    written = [_layout(t.desc) for t, s in zip(outputs, step.storages[len(inputs):])
-               if s is not None and s.root is target.root]
-    return not parts and len(written) == 1 and all(layout == written[0] for layout in read)
+    read, written = ([(s, _layout(t.desc)) for t, s in zip(slots, storages) if s is not None]
+                     for slots, storages in ((inputs, step.storages),
+                                             (outputs, step.storages[len(inputs):])))
+    return read, written
+
+
+def _has_layout(read: Sequence[tuple[Storage, Any]], root: Storage, layout: Any) -> bool:
+    """Whether all reads of this memory have the layout."""
+    return all(seen == layout and not s.begin for s, seen in read if s.root is root)
 
 
 def _layout(desc: TensorDesc | None) -> Any:
