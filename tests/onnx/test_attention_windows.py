@@ -20,6 +20,7 @@ from kompute_dml.onnx.row import MICROSOFT
 from kompute_dml.operators.rotary_append import AppendedAttentionDesc
 from onnx_graphs import FLOAT, model, needs_provider, node
 from provider_tools import session
+from test_convolution import EveryWork
 
 pytestmark = needs_provider
 _INT32, _FLOAT16 = 6, 10
@@ -27,17 +28,6 @@ _SIZE = 64
 
 _ALIKE = ("lines-4", "lines-16", "few-rows-8", "few-rows-16")
 """Kernels that differ from others only in the number of parts."""
-
-
-class _Forced(dict[str, str]):
-    """Forces one kernel for all work."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return self.name
 
 
 def _built(kind: int, heads: tuple[int, int], rows: int, sink: bool, **attributes: Any) -> bytes:
@@ -109,7 +99,7 @@ def test_every_kernel(work: Any, kind: Any, rng: np.random.Generator) -> None:
                    **({"local_window_size": window} if window else {}))
 
     def run(name: str) -> tuple[np.ndarray, list[str]]:
-        with tuning.trial(_Forced(name)) as tried:
+        with tuning.trial(EveryWork(name)) as tried:
             y = session(built, False, claim="all", strict=True).run(["y"], inputs)[0]
         return y, [n for names in tried.asked.values() for n in names]
 
@@ -119,7 +109,7 @@ def test_every_kernel(work: Any, kind: Any, rng: np.random.Generator) -> None:
     is_cpu = dml.default_device().adapter.is_cpu
     for name in names:
         if is_cpu and ((name.startswith("blocks") and (kind == np.float16 or name != "blocks-s64"))
-                       or name in ("lines-4", "lines-16", "few-rows-8", "few-rows-16")):
+                       or name in _ALIKE):
             continue  # they take seconds to compile, and differ only in loads and constants
         np.testing.assert_allclose(run(name)[0], np.stack(expected), rtol=room, atol=room,
                                    err_msg=name)

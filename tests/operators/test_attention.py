@@ -15,6 +15,7 @@ from kompute_dml.lowering.plan import Plan
 from kompute_dml.operators import attention_kernels
 from kompute_dml.runtime.adapters import CooperativeMatrix
 from plans import shaders_of
+from test_convolution import EveryWork
 from test_matrix_multiply_kernels import _library_of_everything
 
 VARIANTS = {"attention_combine", "attention_coopmat.turns", "attention_few_rows.r4",
@@ -24,17 +25,6 @@ VARIANTS = {"attention_combine", "attention_coopmat.turns", "attention_few_rows.
 """Variants that a device does not choose for few tiles, or at all. The tests below run those that
 it has room for."""
 _PLAIN = dict(mask_filter_value=-1e4, mask_type=dml.MultiheadAttentionMaskType.NONE)
-
-
-class _Forced(dict[str, str]):
-    """Forces one kernel for all work."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return self.name
 
 
 def test_split_keys_give_what_one_pass_gives(
@@ -108,7 +98,7 @@ def test_every_kernel_is_as_close_as_it_should_be(
 
     def run(name: str) -> tuple[np.ndarray, list[str]]:
         own.compiled.clear()
-        with tuning.trial(_Forced(name)) as tried:
+        with tuning.trial(EveryWork(name)) as tried:
             y = dml.multihead_attention1(
                 by_token, scale=size**-0.5, query_head_count=heads,
                 key_value_head_count=key_heads, **more, **_PLAIN)
@@ -132,7 +122,7 @@ def test_parts_of_keys_are_combined_into_any_strides(
 ) -> None:
     q, k, v = (rng.normal(0, 1, (2, n, 2 * size)).astype(np.float32) for n in (70, 900, 900))
     out = own.empty((2, 2 * size, 70)).transpose(0, 2, 1)
-    with tuning.trial(_Forced("units")):
+    with tuning.trial(EveryWork("units")):
         y = dml.multihead_attention1(
             *map(own.tensor, (q, k, v)), scale=1.0, query_head_count=2, key_value_head_count=2,
             **_PLAIN, out=out).numpy()
