@@ -20,6 +20,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 import kompute_dml as dml
 
 from ..errors import DmlError, OutOfMemoryError
+from ..layout import extent
 from ..runtime.heap import Allocation
 from . import fallback, memory, tape
 from .decompositions import decompositions, references
@@ -282,8 +283,7 @@ def _empty_strided(size: Sequence[int], stride: Sequence[int], dtype: torch.dtyp
     packed = [math.prod(size[i + 1:]) for i in range(len(size))]
     if not math.prod(size) or list(stride) == packed:
         return memory.new(size, dtype)
-    reach = 1 + sum((n - 1) * s for n, s in zip(size, stride))
-    return torch.as_strided(memory.new((reach,), dtype), size, stride)
+    return torch.as_strided(memory.new((extent(size, stride),), dtype), size, stride)
 
 
 def _to_copy(x: torch.Tensor, *, dtype: torch.dtype | None = None,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...desc import TensorDesc
-from ...layout import Ints, packed_strides, product
+from ...layout import Ints, extent, packed_strides, product
 from ..node import (
     OTHER,
     SUMS,
@@ -91,6 +91,6 @@ def _repeats(node: Node, slot: str, value: float) -> bool:
     values = storage.root.values
     if values is None:
         return False
-    count = 1 + sum((n - 1) * s for n, s in zip(t.sizes, t.strides))
-    raw = values[storage.begin : storage.begin + count * t.data_type.itemsize]
+    nbytes = extent(t.sizes, t.strides) * t.data_type.itemsize
+    raw = values[storage.begin : storage.begin + nbytes]
     return bool(np.all(raw.view(t.data_type.dtype) == value))
