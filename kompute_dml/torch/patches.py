@@ -49,11 +49,16 @@ def _compiling(before: Callable[..., object]) -> Callable[..., Any]:
 
 
 def _pinning(before: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """There is no allocator of pinned memory. The device copies from any memory."""
+    """The device has no allocator of pinned memory, for it copies from any memory.
+
+    Where CUDA is there, memory is pinned for CUDA, as it is without this package.
+    """
     def pin_memory(
         self: torch.Tensor, device: torch.device | str | int | None = None
     ) -> torch.Tensor:
-        return self
+        if not torch.cuda.is_available():
+            return self
+        return torch.ops.aten._pin_memory(self, torch.device("cuda" if device is None else device))
 
     return functools.wraps(before)(pin_memory)
 
@@ -64,5 +69,4 @@ def register() -> None:
     torch.accelerator.synchronize = _synchronizing(torch.accelerator.synchronize)
     wrapper = torch._TorchCompileInductorWrapper
     wrapper.__call__ = _compiling(wrapper.__call__)
-    if not torch.cuda.is_available():
-        torch.Tensor.pin_memory = _pinning(_tensor.Tensor.pin_memory)
+    torch.Tensor.pin_memory = _pinning(_tensor.Tensor.pin_memory)
