@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from ..desc import TensorDesc
 
 SHADER = "pooling_means"
-_DEEPEST = 8
-"""The most vectors that an invocation reads at once."""
+_DEEP = (4, 7, 8)
+"""Vectors that an invocation reads at once. Each is a pipeline, so there are few. The planes of
+pictures of 224 pixels and their halves are multiples of seven."""
 _LANES = 8
 """The most vectors of channels of a workgroup."""
 _SIZES = {"first": (64, 8), "last": (256, 4)}
@@ -75,10 +76,10 @@ def lower(p: PlanBuilder, d: OperatorDesc) -> None:
     size, resident = _SIZES[layout]
     at_once = size // lanes
     # In parts, each worth a turn of all invocations.
-    parts = max(1, min(resident * p.device.cores // groups, pixels // (at_once * _DEEPEST // 2)))
+    parts = max(1, min(resident * p.device.cores // groups, pixels // (at_once * _DEEP[-1] // 2)))
     # All turns of a part read as much.
     reads = -(-pixels // (parts * at_once))
-    turns = -(-reads // _DEEPEST)
+    turns = -(-reads // _DEEP[-1])
     deep = -(-reads // turns)
     part = turns * deep * at_once
     parts = -(-pixels // part)
@@ -95,4 +96,4 @@ def lower(p: PlanBuilder, d: OperatorDesc) -> None:
               "parts": parts, "part_pixels": part, "x_strides": strides,
               "y_strides": y.strides[:2], "count": float_bits(product(x.sizes[2:]))},
         spec={"LOCAL_SIZE": size, "TYPE": x.data_type.code, "LANES": lanes,
-              "DEEP": power_of_two(deep)})
+              "DEEP": next(n for n in _DEEP if n >= deep)})

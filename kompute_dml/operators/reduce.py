@@ -96,14 +96,16 @@ class Reduction:
         self.units = self.rows.count // self.wide
         self.width = width = min(256, device.max_invocations)
         own = _VECTORS_ON_CPU if device.is_cpu else _VECTORS
-        share = power_of_two(-(-self.columns.count // (own * each)))
+        share, most = power_of_two(-(-self.columns.count // (own * each))), width
         if self.rows_first:
-            side_by_side = _SIDE_BY_SIDE if self.wide == 1 else _VECTORS_SIDE_BY_SIDE
-            share = max(min(share, width // side_by_side), width // power_of_two(self.units))
+            most //= _SIDE_BY_SIDE if self.wide == 1 else _VECTORS_SIDE_BY_SIDE
+            share = max(min(share, most), width // power_of_two(self.units))
         share = min(share, width)
         if device.is_cpu:
             share = next(n for n in (1, _FEW_ON_CPU, width) if n >= share)
         self.share = share
+        self.most_share = share if share == most and not device.is_cpu else 0
+        """The share of all long rows, which is a constant of the shader. 0 for others."""
         self.height = width // share
         self.groups = -(-self.units // self.height)
         parts_of_core = _PARTS if self.wide == 1 else _PARTS_OF_VECTORS
@@ -163,7 +165,8 @@ class _Totals(Kernel[Reduction]):
             spec=problem.spec | self.chunk(problem) | {
                 "WIDE": problem.wide, "LOCAL_SIZE": problem.width, "ROWS_FIRST": problem.rows_first,
                 "CONTIGUOUS": problem.contiguous, "ONE_STRIDE": len(columns.sizes) == 1,
-                "FROM_PARTS": False, "TO_PARTS": totals is not None})
+                "FROM_PARTS": False, "TO_PARTS": totals is not None,
+                "MOST_SHARE": problem.most_share})
         if totals is None:
             return
         share = min(problem.width, power_of_two(parts))

@@ -145,12 +145,15 @@ class Scan:
                          ) if self.rows_first else 0
         if own:
             width, side_by_side = _WIDEST, own
-        share = power_of_two(-(-self.columns // self.each_turn))
+        share, most = power_of_two(-(-self.columns // self.each_turn)), width
         if self.rows_first:
-            share = max(min(share, width // side_by_side), width // power_of_two(self.rows.count))
+            most //= side_by_side
+            share = max(min(share, most), width // power_of_two(self.rows.count))
         if device.is_cpu:
             share = _SHARE_ON_CPU if share > 1 else 1
         self.width, self.share = width, min(share, width)
+        self.most_share = self.share if self.share == most and not device.is_cpu else 0
+        """The share of all long rows, which is a constant of the shader. 0 for others."""
         self.height = width // self.share
         self.groups = -(-self.rows.count // self.height)
         few = self.groups < (_IDLE_FIRST if self.rows_first else _IDLE) * device.cores
@@ -230,7 +233,7 @@ class _InParts(Kernel[Scan]):
             "LOCAL_SIZE": problem.width,
             "ROWS_FIRST": problem.rows_first, "VECTORS": problem.vectors, "WIDTH": problem.unit,
             "STRIPES": kind.stripes, "AHEAD": not device.is_cpu and (problem.vectors or kind.ahead),
-            "COMBINED": 2 if device.is_cpu else 4}
+            "COMBINED": 2 if device.is_cpu else 4, "MOST_SHARE": problem.most_share}
         shader, totals, groups = f"scan.{kind.name}", UNUSED, problem.groups * parts
         if parts > 1:
             written = p.temporary(kind.carry, rows.count * parts)

@@ -4,8 +4,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// 1 << share_bits invocations reduce one row, or WIDE rows that are neighbours in memory. A workgroup has as
-// many rows as fit. Long rows are split into parts, whose totals a second dispatch of the same shader reduces.
+// SHARE invocations reduce one row, or WIDE rows that are neighbours in memory. A workgroup has as many rows
+// as fit. Long rows are split into parts, whose totals a second dispatch of the same shader reduces.
 #define PARAMS_BINDING AFTER_TAIL(3)
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint RESULT_TYPE = 36u;
@@ -17,6 +17,7 @@ layout(constant_id = 7) const bool FROM_PARTS = false;
 layout(constant_id = 8) const bool TO_PARTS = false;
 layout(constant_id = 9) const bool LAST_WINS = false;  // among equal values, the last index
 layout(constant_id = 10) const uint WIDE = 1u;  // rows of an invocation: 1, or as many as a vector has elements
+layout(constant_id = 11) const uint MOST_SHARE = 0u;  // SHARE if rows are long, else 0
 #include "include/tailed.glsl"
 layout(push_constant) uniform Push {
     uint rows;  // counted in WIDE
@@ -26,7 +27,7 @@ layout(push_constant) uniform Push {
     uint column_stride;
     uint parts_to_read;
     uint columns_at;  // where the second walk's words begin
-    uint share_bits;
+    uint share_bits;  // of SHARE, a power of two
     uint x_offset;
     uint y_offset;
     uint totals_offset;
@@ -34,7 +35,8 @@ layout(push_constant) uniform Push {
     TAIL_FIELD
     uint params_offset;
 };
-#define SHARE (1u << share_bits)
+#define SHARE (MOST_SHARE > 0u ? MOST_SHARE : 1u << share_bits)
+#define SHARE_BITS (MOST_SHARE > 0u ? findLSB(MOST_SHARE) : share_bits)
 const uint AVERAGE = 2u, L1 = 3u, L2 = 4u, LOG_SUM = 5u, MULTIPLY = 9u, SUM_SQUARE = 11u;
 const bool OF_LEAST = FUNCTION == 1u || FUNCTION == 8u;  // ARGMIN, MIN
 #include "include/grid.glsl"
@@ -194,7 +196,7 @@ TOTAL combine(TOTAL a, TOTAL b) { return is_before(b, a) ? b : a; }
 // as MAX finds it, and kept with the index of the chunk's first column. At the end the element's own index is
 // looked for in the chunk that won.
 #if defined(CHUNKS)
-layout(constant_id = 11) const uint CHUNK = 8u;
+layout(constant_id = 12) const uint CHUNK = 8u;
 #else
 const uint CHUNK = 1u;
 #endif
@@ -382,9 +384,9 @@ void give(uint row, uint u, uint part, uint at[2], TOTAL total) {
 }
 
 void main() {
-    uint i = gl_LocalInvocationIndex, height = gl_WorkGroupSize.x >> share_bits;
-    uint part = group_index() % parts, height_bits = findLSB(gl_WorkGroupSize.x) - share_bits;
-    uint row = group_index() / parts * height + (ROWS_FIRST ? i & height - 1u : i >> share_bits);
+    uint i = gl_LocalInvocationIndex, height = gl_WorkGroupSize.x >> SHARE_BITS;
+    uint part = group_index() % parts, height_bits = findLSB(gl_WorkGroupSize.x) - SHARE_BITS;
+    uint row = group_index() / parts * height + (ROWS_FIRST ? i & height - 1u : i >> SHARE_BITS);
     uint share = ROWS_FIRST ? i >> height_bits : i & SHARE - 1u;
     uint[2] at = walk_rows(0u, min(row, rows - 1u) * WIDE);
     uint x_row = x_offset + at[0];

@@ -3,7 +3,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// 1 << share_bits invocations scan one row, tile after tile. A workgroup has as many rows as fit. In each tile,
+// SHARE invocations scan one row, tile after tile. A workgroup has as many rows as fit. In each tile,
 // an invocation has STRIPES units of WIDTH neighbouring elements, SHARE units apart. Long rows are
 // split into parts: one dispatch stores the totals of parts, another continues from the totals of
 // earlier parts.
@@ -21,6 +21,7 @@ layout(constant_id = 9) const bool FROM_TOTALS = false;
 layout(constant_id = 10) const bool AHEAD = false;  // a tile is read while the one before is scanned
 layout(constant_id = 11) const uint COMBINED = 2u;  // units that a step combines
 layout(constant_id = 12) const uint STRIPES = 4u;
+layout(constant_id = 13) const uint MOST_SHARE = 0u;  // SHARE if rows are long, else 0
 layout(push_constant) uniform Push {
     uint rows;
     uint columns;
@@ -28,13 +29,14 @@ layout(push_constant) uniform Push {
     uint part_columns;  // columns of a part: whole tiles
     uint x_stride;
     uint y_stride;
-    uint share_bits;
+    uint share_bits;  // of SHARE, a power of two
     uint x_offset;
     uint y_offset;
     uint totals_offset;
     uint params_offset;
 };
-#define SHARE (1u << share_bits)
+#define SHARE (MOST_SHARE > 0u ? MOST_SHARE : 1u << share_bits)
+#define SHARE_BITS (MOST_SHARE > 0u ? findLSB(MOST_SHARE) : share_bits)
 #include "include/grid.glsl"
 #include "include/walk.glsl"
 #include "include/carries.glsl"
@@ -82,11 +84,11 @@ uint total_at(uint row, uint part) {
 }
 
 void main() {
-    uint i = gl_LocalInvocationIndex, size = gl_WorkGroupSize.x, height = size >> share_bits;
-    uint height_bits = findLSB(gl_WorkGroupSize.x) - share_bits;
+    uint i = gl_LocalInvocationIndex, size = gl_WorkGroupSize.x, height = size >> SHARE_BITS;
+    uint height_bits = findLSB(gl_WorkGroupSize.x) - SHARE_BITS;
     uint part = group_index() % parts;
     if (FROM_TOTALS) part = parts - 1u - part;  // a cache may still hold what was read last
-    uint row = group_index() / parts * height + (ROWS_FIRST ? i & height - 1u : i >> share_bits);
+    uint row = group_index() / parts * height + (ROWS_FIRST ? i & height - 1u : i >> SHARE_BITS);
     uint share = ROWS_FIRST ? i >> height_bits : i & SHARE - 1u;
     uint step = ROWS_FIRST ? height : 1u;  // between neighbouring invocations of a row
     uint last = i + (SHARE - 1u - share) * step;
@@ -164,7 +166,8 @@ void main() {
             [[unroll]] for (uint s = 0u; s < STRIPES; ++s) carry = carried(carry, carry_of(unit[s]));
             continue;
         }
-        for (uint reach = 1u; reach < SHARE; reach *= COMBINED) {
+        [[unroll]] for (uint reach = 1u; reach < size; reach *= COMBINED) {
+            if (reach >= SHARE) break;
             [[unroll]] for (uint s = 0u; s < STRIPES; ++s) s_units[half_tile + s * size + i] = unit[s];
             barrier();
             [[unroll]] for (uint n = 1u; n < COMBINED; ++n)
