@@ -12,9 +12,14 @@ as quotients that are rounded down. Variables are at least 0.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable, Sequence
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -91,6 +96,16 @@ class SizeTrace:
         self.values: list[float] = []
         """Those of the factors, for now."""
         self._numbers: dict[tuple[str, tuple[_Argument, ...]], int] = {}
+        self._is_rough = False
+
+    @contextlib.contextmanager
+    def lowers(self, sizes: Sequence[int]) -> Iterator[None]:
+        """Inside the block, an operator of these sizes is lowered: see :func:`roughly`."""
+        token = _lowered.set((self, [x for x in sizes if isinstance(x, Size)]))
+        try:
+            yield
+        finally:
+            _lowered.reset(token)
 
     def variable(self, value: int) -> int:
         """A new variable, a :class:`Size` whose value is this for now."""
@@ -137,7 +152,7 @@ class SizeTrace:
 
     def holds(self, kind: str, terms: Terms, outcome: bool) -> bool:
         """Note a guard, unless it always comes out so. Returns its outcome."""
-        if not self._always(kind, terms):
+        if not self._is_rough and not self._always(kind, terms):
             if len(self.guards) >= MAX_GUARDS:
                 raise TooLarge(f"more than {MAX_GUARDS} guards")
             self.guards.setdefault((kind, terms), outcome)
@@ -153,9 +168,58 @@ class SizeTrace:
             return False
         return terms[0][0] == () or (kind == "<" and True in signs)
 
+    @contextlib.contextmanager
+    def roughly(self, sizes: Iterable[Size]) -> Iterator[None]:
+        """Code inside the block may take any number, and nothing of it is noted. What is noted
+        instead is that the variables of ``sizes`` are about as large."""
+        settled_before, self._is_rough = len(self.settled), True
+        try:
+            yield
+        finally:
+            self._is_rough = False
+            del self.settled[settled_before:]
+        for i in sorted(self._variables_of(x.terms for x in sizes)):
+            x = _Size(self, (((i,), 1),), cast("int", self.values[i]))
+            low, end = _about(value_of(x))
+            for bound in (low, end):
+                self.holds("<", (x - bound).terms, x.value < bound)
+
+    def _variables_of(self, expressions: Iterable[Terms]) -> set[int]:
+        variables = set[int]()
+        for i in {i for terms in expressions for factors, _ in terms for i in factors}:
+            kind, arguments = self.factors[i]
+            if kind == "variable":
+                variables.add(i)
+            else:
+                variables |= self._variables_of(x for x in arguments if isinstance(x, tuple))
+        return variables
+
     def text(self, terms: Terms) -> str:
         """An expression, for people."""
         return _Code(self, apart=False).of(terms)
+
+
+_lowered: ContextVar[tuple[SizeTrace, Sequence[Size]] | None] = ContextVar("lowered", default=None)
+
+
+@contextlib.contextmanager
+def roughly() -> Iterator[None]:
+    """For code that tells which of several right ways is presumably the best: it holds for all
+    sizes of an operator that are about as large as those now."""
+    traced = _lowered.get()
+    if traced is None:
+        yield
+        return
+    trace, sizes = traced
+    with trace.roughly(sizes):
+        yield
+
+
+def _about(n: int) -> tuple[int, int]:
+    """The least number that is about as large as this one, and the first that is larger: there are
+    two steps between powers of two."""
+    step = 1 << max(n.bit_length() - 2, 0)
+    return n // step * step, (n // step + 1) * step
 
 
 class _Code:
@@ -237,6 +301,16 @@ def _function(trace: SizeTrace, code: _Code, end: str) -> Callable[..., list[int
 def value_of(x: object) -> int:
     """The value for now. It is noted nowhere."""
     return cast("int", x.value if isinstance(x, _Open) else x)
+
+
+def said(x: object) -> str:
+    """The value for now, for a message that no plan depends on."""
+    return str(value_of(x))
+
+
+def within(n: int, bounds: range) -> bool:
+    """``n in bounds``, which looks at each number of the range for an open size."""
+    return bounds.start <= n < bounds.stop
 
 
 def is_open(x: object) -> bool:
@@ -521,7 +595,7 @@ class _Size(_Open):
         if not other:
             raise ZeroDivisionError("integer division or modulo by zero")
         if isinstance(other, _Size):
-            return 1 if self.terms == other.terms else self.trace.apply("//", self, other)
+            return self._by_size(other)
         # What is divided without a rest comes out of the quotient.
         by = o[1]
         out = {f: n // by for f, n in self.terms if n % by == 0}
@@ -529,6 +603,21 @@ class _Size(_Open):
         rest = _sized(self.trace, {f: n for f, n in self.terms if n % by},
                       value_of(self) - by * value_of(outside))
         return outside + (self.trace.apply("//", rest, by) if is_open(rest) else rest // by)
+
+    def _by_size(self, other: _Size) -> _Number:
+        """The quotient by another one, which is not 0. Factors of all terms cancel out."""
+        common = functools.reduce(operator.and_, (
+            Counter(factors) for factors, _ in (*self.terms, *other.terms)))
+        a, b = (_sized(self.trace, {
+            tuple(sorted((Counter(factors) - common).elements())): n for factors, n in x.terms},
+            value_of(x) // self._product(tuple(common.elements()))) for x in (self, other))
+        if isinstance(b, int):
+            return a // b
+        if isinstance(a, _Size) and [f for f, _ in a.terms] == [f for f, _ in b.terms]:
+            (n, m), *rest = [(n, m) for (_, n), (_, m) in zip(a.terms, b.terms)]
+            if n % m == 0 and all(i == n // m * j for i, j in rest):
+                return n // m
+        return self.trace.apply("//", a, b)
 
     def _product(self, factors: tuple[int, ...]) -> int:
         return math.prod(cast("int", self.trace.values[i]) for i in factors)

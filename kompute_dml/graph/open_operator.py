@@ -96,7 +96,8 @@ class OpenOperator:
             known = dict(zip(self._sizes, sizes))
             try:
                 desc = replaced(self._desc, known.__getitem__)
-                plan = device.plan(Operator(device, owning(desc, self._constants)), self._flags)
+                with trace.lowers(sizes):
+                    plan = device.plan(Operator(device, owning(desc, self._constants)), self._flags)
                 return OperatorClass(
                     device, trace, plan, owning(self._desc, plan.repacked), self._flags)
             except Exception as error:  # of code that takes no expression: it gets numbers below

@@ -17,6 +17,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 from ..errors import UnsupportedError
 from ..runtime.shader_library import Variant
 from ..runtime.traits import DeviceTraits
+from ..sizes import roughly
 from . import measured
 from .builder import PlanBuilder
 
@@ -131,8 +132,9 @@ def candidates(
             others.append((kernel.name, "no form of it fits"))
         able += forms
     crowded = measured.crowded(p.device.device_class)
-    return sorted(able, key=lambda k: (
-        k.shader(problem) in crowded, k.estimate(problem, p.device))), others
+    with roughly():
+        return sorted(able, key=lambda k: (
+            k.shader(problem) in crowded, k.estimate(problem, p.device))), others
 
 
 def choose(kernels: Sequence[K], problem: KernelProblem, p: PlanBuilder) -> K:
@@ -147,7 +149,8 @@ def choose(kernels: Sequence[K], problem: KernelProblem, p: PlanBuilder) -> K:
         raise UnsupportedError(f"{operator}: no kernel serves here: {reasons}")
     taken = p.choose(problem.work, able, lambda k: k.name)
     if _is_asked():
-        estimates = tuple((k.name, k.estimate(problem, p.device)) for k in able)
+        with roughly():
+            estimates = tuple((k.name, k.estimate(problem, p.device)) for k in able)
         _note(Choice(operator, problem.work, tuple(others), estimates, taken.name))
     return taken
 

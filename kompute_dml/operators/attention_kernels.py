@@ -18,6 +18,7 @@ from ..lowering.plan import UNUSED, Operand
 from ..lowering.walk import Walk
 from ..runtime.shader_library import Variant, shared_bytes, sizes
 from ..runtime.traits import DeviceTraits
+from ..sizes import said, within
 from ..tuning import work_key
 
 _MANY_KEYS = 1024
@@ -326,8 +327,8 @@ class _Blocks(AttentionKernel):
         return f"attention_blocks.{self.variant}"
 
     def serves(self, a: Attention, traits: DeviceTraits) -> str | None:
-        return None if a.h.value_size in self.values else (
-            f"values have {a.h.value_size} elements")
+        return None if within(a.h.value_size, self.values) else (
+            f"values have {said(a.h.value_size)} elements")
 
     def estimate(self, a: Attention, traits: DeviceTraits) -> float:
         launch = self.launch(a, traits)
@@ -357,9 +358,9 @@ class _FewQueries(AttentionKernel):
 
     def serves(self, a: Attention, traits: DeviceTraits) -> str | None:
         if a.rows > 8:
-            return f"{a.rows} rows are more than 8"
+            return f"{said(a.rows)} rows are more than 8"
         if a.h.keys < 64:
-            return f"{a.h.keys} keys are fewer than 64"
+            return f"{said(a.h.keys)} keys are fewer than 64"
         if not all(x.aligned(a.itemsize) for x in (a.key, a.value)) or not all(
                 4 <= x.size * a.itemsize // 16 <= 64 for x in a.lines):
             return "heads are not 4 to 64 aligned vectors of 16 bytes"
@@ -626,7 +627,7 @@ class _SplitKeys(_Tile):
     """Up to one fragment of rows. More subgroups are faster for many keys."""
 
     def refuses(self, a: Attention, traits: DeviceTraits) -> str | None:
-        return None if a.rows <= _MOST_ROWS else f"{a.rows} rows are more than {_MOST_ROWS}"
+        return None if a.rows <= _MOST_ROWS else f"{said(a.rows)} rows are more than {_MOST_ROWS}"
 
     def estimate(self, a: Attention, traits: DeviceTraits) -> float:
         return (2 if a.reach >= _MANY_KEYS else 70) + self.subgroups / 8
@@ -675,7 +676,7 @@ class _Decode(_OfHalves):
 
     def refuses(self, a: Attention, traits: DeviceTraits) -> str | None:
         if a.rows > _MOST_ROWS:
-            return f"{a.rows} rows are more than {_MOST_ROWS}"
+            return f"{said(a.rows)} rows are more than {_MOST_ROWS}"
         if not traits.fragments_alike:
             return "nobody knows where elements of fragments lie"
         if traits.max_bindings < _DECODING_BINDINGS:

@@ -16,8 +16,11 @@ from kompute_dml.sizes import (
     SizeTrace,
     evaluator,
     numbers,
+    roughly,
+    said,
     value_of,
     whole,
+    within,
 )
 
 
@@ -29,6 +32,8 @@ def _arithmetic(n: int, m: int) -> list[object]:
         100 // n, 100 % n,
         (n * 3 + 5 * m) // m, n * 0.5 + m / 3, -(-n * 4096 // (m * 4)), n * 8 % (m * 3),
         100 // (2 * n), 7 - n, n & m, n | 5, n ^ m, n << 2, n >> 1, abs(n - m), math.ceil(n / m),
+        n * m * 6 // (n * 4), (n * m * 4 + 3 * n) // n, (n + m) * 12 // (4 * n + 4 * m),
+        (n * m + n) % (n * 2), (n * n - n * m) // (2 * n),
         math.floor(n / m), round(n * 1.5), 2.5 * n - m, n // 2.0, n % 1.5, 2 ** (n / 8), ~n,
         -n // 3,
     ]
@@ -122,6 +127,49 @@ def test_sizes_of_two_traces_do_not_mix() -> None:
         with pytest.raises(MixedTraces):
             mixes()
     assert n not in {m: 1}
+
+
+def test_common_factors_of_a_quotient_cancel_out() -> None:
+    trace = SizeTrace()
+    n, m = trace.variable(7), trace.variable(5)
+    for quotient in (n * 384 // (n * 32), (n + m) * 12 // (m + n), n * m * 24 // (2 * m * n)):
+        assert type(quotient) is int and quotient == 12
+    assert (n * m * 3 + n) // n == m * 3 + 1
+
+
+def test_what_is_presumably_best_holds_for_sizes_that_are_about_as_large() -> None:
+    """It takes any number, and notes only how large the operator's own variables are."""
+    trace = SizeTrace()
+    n, other = trace.variable(44), trace.variable(7)
+    with trace.lowers([n * 384, (n + 3) // 4]):
+        assert n % 4 == 0
+        with roughly():
+            assert min((abs(int(n) - 40), "a"), (abs(n * 2 - other), "b")) == (4, "a")
+    assert not trace.settled
+    guards = Guards(trace)
+    for m in (1, 1000):
+        assert [k for k in range(300) if guards.hold([k, m])] == [32, 36, 40, 44]
+    with roughly():  # no operator is lowered
+        assert n < 45
+    assert not guards.hold([48, 1]) and not Guards(trace).hold([47, 1])
+
+
+@pytest.mark.parametrize("at, alike", [
+    (0, [0]), (1, [1]), (2, [2]), (3, [3]), (5, [4, 5]), (6, [6, 7]), (8, [8, 9, 10, 11])])
+def test_small_sizes_are_about_as_large_as_few_others(at: int, alike: list[int]) -> None:
+    trace = SizeTrace()
+    n = trace.variable(at)
+    with trace.lowers([n]), roughly():
+        pass
+    assert [k for k in range(40) if Guards(trace).hold([k])] == alike
+
+
+def test_messages_and_ranges_take_no_numbers() -> None:
+    trace = SizeTrace()
+    n = trace.variable(1_000_000)
+    assert said(n) == "1000000" and said(3) == "3" and not trace.guards
+    assert within(n, range(5, 1_000_001)) and not within(n, range(1_000_000))
+    assert len(trace.guards) <= 3 and not trace.settled
 
 
 def test_arrays_of_sizes() -> None:

@@ -22,6 +22,7 @@ from kompute_dml.onnx.model import read
 from kompute_dml.onnx.placement import place
 from kompute_dml.onnx.region import Region
 from plans import without_pipelines
+from record_plans import targets
 from test_new_sizes import CASES, Case, region_of, shapes_of
 
 _SIZES = 12
@@ -74,6 +75,40 @@ def test_words_are_those_of_a_plan_for_the_sizes_alone(
         planned = region.planned - turn - 1
     if case.op not in _NOT_OPEN:
         assert planned <= _FEW.get(case.op, 6), _settled(region)
+
+
+@pytest.mark.parametrize("target", ["h200", "no_matrix_units"])
+@pytest.mark.parametrize("case", [c for c in CASES if c.op not in _NOT_OPEN], ids=str)
+def test_no_operator_is_lowered_for_each_size(
+    case: Case, target: str, own: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor on GPUs, which have the most kernels to choose from. They are only planned for."""
+    without_pipelines(monkeypatch)
+    monkeypatch.setattr(open_plan, "begin", lambda *_, **__: [])
+    monkeypatch.setattr(own, "target", targets()[target])
+    region = region_of(case, own)
+    for named in _TURNS:
+        region.plan([np.empty(shape, value.dtype)
+                     for shape, value in zip(shapes_of(case, named), region.inputs)])
+    assert not [why for opened in region._open.plans for why in opened.sized]
+
+
+def test_kernels_are_chosen_for_sizes_that_are_about_as_large(
+    own: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A product and attention of 1 to 512 rows: two classes between powers of two, and other ones
+    where rows are no whole vectors."""
+    without_pipelines(monkeypatch)
+    monkeypatch.setattr(open_plan, "begin", lambda *_, **__: [])
+    monkeypatch.setattr(own, "target", targets()["h200"])
+    for case in (Case("MatMul", "f 1 t 384", np.ones((384, 384), np.float32)),
+                 Case("Attention", "f 1 12 t 32", "f 1 12 t 32", "f 1 12 t 32", opset=23)):
+        region = region_of(case, own)
+        lengths = np.random.default_rng(3).permutation(np.arange(1, 513, 3)).tolist()
+        for t in lengths:
+            region.plan([np.empty(shape, value.dtype) for shape, value in zip(
+                shapes_of(case, {"t": t}), region.inputs)])
+        assert sum(opened.lowered for opened in region._open.plans) <= 40
 
 
 def _settled(region: Region) -> set[Any]:

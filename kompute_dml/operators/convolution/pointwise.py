@@ -11,6 +11,7 @@ from ...lowering.builder import PlanBuilder
 from ...lowering.kernel import Kernel
 from ...runtime.shader_library import sizes
 from ...runtime.traits import DeviceTraits
+from ...sizes import said, within
 from . import packing
 from .layer import Layer
 from .packed_filter import CAREFUL, filter_in_order
@@ -66,7 +67,8 @@ class Pointwise(Kernel[Layer]):
         split = self.split(layer, traits)
         if split is None:
             return "the filter does not fit the shared memory of all cores"
-        return None if split.strips in self.strips else f"a workgroup has {split.strips} strips"
+        return None if within(split.strips, self.strips) else (
+            f"a workgroup has {said(split.strips)} strips")
 
     def split(self, layer: Layer, traits: DeviceTraits) -> _Split | None:
         c = layer.c

@@ -17,6 +17,7 @@ from ...lowering.kernel import Kernel
 from ...lowering.plan import TEMPORARY, Operand
 from ...runtime.shader_library import sizes
 from ...runtime.traits import DeviceTraits
+from ...sizes import within
 from . import ends, packing
 from .layer import Layer
 from .problem import Problem
@@ -284,7 +285,7 @@ class _Blocks(Tiles):
     def estimate(self, layer: Layer, traits: DeviceTraits) -> float:
         if not traits.is_cpu:
             return layer.packing  # as fast as what it was compared with: nothing
-        return 0.5 if _multiplications(layer.packed) in self.worth else 1
+        return 0.5 if within(_multiplications(layer.packed), self.worth) else 1
 
     def dispatch(
         self, p: PlanBuilder, c: Problem, y: Operand, y_strides: Ints, spec: Mapping[str, int],

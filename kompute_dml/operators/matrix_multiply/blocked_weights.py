@@ -13,6 +13,7 @@ from ...lowering.kernel import Kernel, choose
 from ...lowering.plan import Plan, Target
 from ...runtime.shader_library import Variant
 from ...runtime.traits import DeviceTraits
+from ...sizes import said
 from ...spec import Field
 from ...tuning import work_key
 from ..base import OperatorDesc, widened
@@ -117,7 +118,7 @@ class _Rows(_Fused):
 
     def serves(self, g: BlockedProduct, traits: DeviceTraits) -> str | None:
         height = next((n for n in _HEIGHTS if n >= g.rows), _HEIGHTS[-1])
-        return None if self.height == height else f"it has {g.rows} rows"
+        return None if self.height == height else f"it has {said(g.rows)} rows"
 
     def estimate(self, g: BlockedProduct, traits: DeviceTraits) -> float:
         return 1.0
@@ -172,7 +173,7 @@ class _Units(_Fused):
         if g.bits != 4 or not g.b_vectors or g.desc.block_size % g.vector:
             return "B has no vectors of 4 bits, or blocks are none"
         if height_of_fragments(g, traits) != self.height:
-            return f"it has {g.rows} rows, or the device no such matrix units"
+            return f"it has {said(g.rows)} rows, or the device no such matrix units"
         return None
 
     def estimate(self, g: BlockedProduct, traits: DeviceTraits) -> float:

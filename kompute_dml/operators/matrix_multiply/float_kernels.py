@@ -13,6 +13,7 @@ from ...lowering.builder import PlanBuilder
 from ...lowering.kernel import Kernel
 from ...runtime.shader_library import Variant, sizes
 from ...runtime.traits import DeviceTraits
+from ...sizes import said
 from .float_dispatch import PACK, dispatch_product, packed, repacked
 from .float_product import FloatLaunch, FloatProduct
 
@@ -234,7 +235,7 @@ class _Skinny(FloatKernel):
             return "factors are rounded for matrix units"
         if g.skinny_axis != self.axis:
             return f"it has more than eight rows, or no vectors along {self.axis}"
-        return None if self.rows // 2 < g.rows <= self.rows else f"it has {g.rows} rows"
+        return None if self.rows // 2 < g.rows <= self.rows else f"it has {said(g.rows)} rows"
 
     def estimate(self, g: FloatProduct, traits: DeviceTraits) -> float:
         # Matrix units are as fast as memory for any number of rows, tiles for more than four.

@@ -13,6 +13,7 @@ from ...lowering.kernel import Kernel
 from ...lowering.plan import UNUSED, Operand
 from ...runtime.shader_library import Variant, described, sizes
 from ...runtime.traits import DeviceTraits
+from ...sizes import said
 from .product import MAX_K, SHADER, SLOTS, Product
 from .repacking import REPACK, SUMS, Repacked, has_vectors, is_readable
 
@@ -269,7 +270,7 @@ class _Transposed(_SkinnyOnUnits):
         if not product.b_is_multiple(16):
             return "rows of B are not aligned to vectors"
         if (product.rows > 16) != (self.rows > 16):
-            return f"it has {product.rows} rows"
+            return f"it has {said(product.rows)} rows"
         return super().serves(product, traits)
 
     def _rank(self, product: Product, traits: DeviceTraits) -> float:
