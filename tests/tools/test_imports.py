@@ -114,7 +114,7 @@ _PUBLIC = {"_replace", "_asdict", "_exit"}
 _PYTORCHS = {
     "_boxed_call", "_dispatch_has_kernel", "_dispatch_has_kernel_for_dispatch_key", "_dynamo",
     "_from_dlpack", "_int_mm", "_linalg_check_errors", "_linalg_solve_ex", "_op_dk", "_ops",
-    "_schema", "_tensor_str", "_to_copy", "_version",
+    "_pin_memory", "_schema", "_tensor_str", "_to_copy", "_version",
 }
 _ONNX_RUNTIMES = {"_create_inference_session", "_sess", "_sess_options", "_sess_options_initial"}
 
