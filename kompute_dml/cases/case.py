@@ -76,12 +76,15 @@ class OperatorCase:
     out_type: Any = np.float32
     """... and its type."""
 
+    def expected(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The outputs of these inputs, in float64 or int64."""
+        wide = (x.astype(np.float64 if x.dtype.kind == "f" else np.int64) for x in inputs)
+        return tuple(map(np.asarray, as_tuple(self.reference(*wide))))
+
     def wrong(self, outputs: object, *inputs: np.ndarray) -> str:
         """What is wrong with ``outputs`` (arrays) of these inputs, or ""."""
-        wide = (x.astype(np.float64 if x.dtype.kind == "f" else np.int64) for x in inputs)
-        expected = as_tuple(self.reference(*wide))
-        return next(filter(None, (_near(got, np.asarray(wanted), self.room) for got, wanted in zip(
-            as_tuple(outputs), expected, strict=True))), "")
+        return next(filter(None, (_near(got, wanted, self.room) for got, wanted in zip(
+            as_tuple(outputs), self.expected(*inputs), strict=True))), "")
 
 
 Entry = Callable[[Scale], OperatorCase]

@@ -121,8 +121,8 @@ CASES: dict[str, Entry] = {
     "NONZERO_COORDINATES": lambda s: case(
         lambda x: (np.array([x.size]), np.argwhere(x)), whole(rows(s))),
     # By position
-    "JOIN": lambda s: case(lambda x: np.concatenate([x, x], 1), rows(s), axis=1,
-                           call=lambda f, /, x, **more: f([x, x], **more)),
+    "JOIN": lambda s: case(lambda *x: np.concatenate(x, 1), rows(s), rows(s), axis=1,
+                           call=lambda f, /, *x, **more: f(x, **more)),
     "SPLIT": lambda s: case(lambda x: np.split(x, 2, 1), Given((s.side, 2 * s.side)),
                             sections=2, axis=1),
     "SLICE": lambda s: case(lambda x: x[:, 1::2], rows(s), offsets=(0, 1),

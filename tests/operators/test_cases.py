@@ -39,6 +39,12 @@ def test_case(name: str, layout: Any, device: dml.Device, rng: np.random.Generat
     assert case.wrong([y.numpy() for y in as_tuple(outputs)], *arrays) == ""
 
 
+def test_a_tensor_joined_with_itself(device: dml.Device, rng: np.random.Generator) -> None:
+    x = rng.normal(size=(13, 13)).astype(np.float32)
+    t = device.tensor(x)
+    assert (dml.join([t, t], axis=1).numpy() == np.concatenate([x, x], 1)).all()
+
+
 @pytest.mark.parametrize("value", [1 + 3e-5, 1 - 3e-5, np.nan, np.inf])
 def test_a_float_that_is_off_is_wrong(value: float) -> None:
     case = CASES["DML_OPERATOR_ACTIVATION_IDENTITY"](TINY)
