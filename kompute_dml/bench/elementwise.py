@@ -32,7 +32,7 @@ def elementwise(name: str, reference: Reference) -> Recipe:
         definition = definitions()[operator]
         function = definition.function_name
         compute = functions()[function]  # DirectML's, also where NumPy has one of this name
-        expected = reference.compute
+        expected = reference.with_attributes()
         if reference.on_device:
             expected = partial(expected, device)
         count = scale.elements * 4 // data_type.itemsize
@@ -106,9 +106,9 @@ def _by_itself(definition: Definition, kind: DataType) -> Reference:
     attributes = {f.snake for f in definition.spec.fields if not f.is_tensor}
     needed = {p.name: 1.0 for p in options if p.name in attributes and p.default is p.empty}
 
-    def compute(device: Device, *parts: np.ndarray) -> np.ndarray:
+    def compute(device: Device, *parts: np.ndarray, **attributes: float) -> np.ndarray:
         gaps = [device.tensor(np.repeat(p.astype(kind.dtype), 2))[::2] for p in parts]
-        result: np.ndarray = function(*gaps, **needed).numpy()
+        result: np.ndarray = function(*gaps, **attributes).numpy()
         return result
 
     low, high = (0.1, 0.9) if kind.is_float else (1, 100)

@@ -19,6 +19,7 @@ class Reference(NamedTuple):
     """How NumPy computes an operator. Attributes are those of the function."""
 
     compute: Callable[..., Any]
+    """(inputs, and attributes by name) -> the output. Absent attributes are the function's own."""
     data_type: str = _F32
     attributes: dict[str, Any] = {}
     low: float = 0.1
@@ -26,6 +27,10 @@ class Reference(NamedTuple):
     """Inputs are drawn from ``low`` to ``high``."""
     on_device: bool = False
     """Whether ``compute`` runs on the device, which is its first argument."""
+
+    def with_attributes(self) -> Callable[..., Any]:
+        """``compute`` with the case's attributes."""
+        return partial(self.compute, **self.attributes)
 
 
 def _sigmoid(x: np.ndarray) -> Any:
@@ -56,31 +61,40 @@ def _bits(compute: Callable[..., object]) -> Reference:
 
 
 REFERENCES: dict[str, Reference] = {
-    "ACTIVATION_CELU": Reference(lambda x: np.where(x > 0, x, np.expm1(x)), low=-2, high=2),
-    "ACTIVATION_ELU": Reference(lambda x: np.where(x > 0, x, np.expm1(x)), low=-2, high=2),
+    "ACTIVATION_CELU": Reference(
+        lambda x, alpha=1.0: np.where(x > 0, x, alpha * np.expm1(x / alpha)), low=-2, high=2),
+    "ACTIVATION_ELU": Reference(
+        lambda x, alpha=1.0: np.where(x > 0, x, alpha * np.expm1(x)), low=-2, high=2),
     "ACTIVATION_GELU": Reference(lambda x: x * 0.5 * (1 + _erf(x / 2**0.5)), low=-2, high=2),
-    "ACTIVATION_HARD_SIGMOID": Reference(lambda x: np.clip(0.2 * x + 0.5, 0, 1), low=-4, high=4),
+    "ACTIVATION_HARD_SIGMOID": Reference(
+        lambda x, alpha=0.2, beta=0.5: np.clip(alpha * x + beta, 0, 1), low=-4, high=4),
     "ACTIVATION_HARD_SWISH": Reference(
-        lambda x: x * np.clip(x / 6 + 0.5, 0, 1), low=-4, high=4),
-    "ACTIVATION_LEAKY_RELU": Reference(lambda x: np.where(x < 0, 0.01 * x, x), low=-1, high=1),
-    "ACTIVATION_LINEAR": Reference(lambda x: 2 * x + 1, attributes={"alpha": 2.0, "beta": 1.0}),
+        lambda x, alpha=1 / 6, beta=0.5: x * np.clip(alpha * x + beta, 0, 1), low=-4, high=4),
+    "ACTIVATION_LEAKY_RELU": Reference(
+        lambda x, alpha=0.01: np.where(x < 0, alpha * x, x), low=-1, high=1),
+    "ACTIVATION_LINEAR": Reference(
+        lambda x, alpha, beta: alpha * x + beta, attributes={"alpha": 2.0, "beta": 1.0}),
     "ACTIVATION_PARAMETERIZED_RELU": Reference(
         lambda x, s: np.where(x < 0, s * x, x), low=-1, high=1),
     "ACTIVATION_PARAMETRIC_SOFTPLUS": Reference(
-        lambda x: 2 * _softplus(3 * x), attributes={"alpha": 2.0, "beta": 3.0}),
+        lambda x, alpha, beta: alpha * _softplus(beta * x),
+        attributes={"alpha": 2.0, "beta": 3.0}),
     "ACTIVATION_RELU": Reference(lambda x: np.maximum(x, 0), low=-1, high=1),
     "ACTIVATION_SCALED_ELU": Reference(
-        lambda x: _SELU[1] * np.where(x > 0, x, _SELU[0] * np.expm1(x)), low=-2, high=2),
-    "ACTIVATION_SCALED_TANH": Reference(lambda x: np.tanh(0.5 * x), low=-2, high=2),
+        lambda x, alpha=_SELU[0], gamma=_SELU[1]: (
+            gamma * np.where(x > 0, x, alpha * np.expm1(x))), low=-2, high=2),
+    "ACTIVATION_SCALED_TANH": Reference(
+        lambda x, alpha=1.0, beta=0.5: alpha * np.tanh(beta * x), low=-2, high=2),
     "ACTIVATION_SHRINK": Reference(lambda x: np.where(np.abs(x) > 0.5, x, 0), low=-1, high=1),
     "ACTIVATION_SIGMOID": Reference(_sigmoid, low=-4, high=4),
     "ACTIVATION_SOFTPLUS": Reference(_softplus, low=-4, high=4),
     "ACTIVATION_SOFTSIGN": Reference(lambda x: x / (1 + np.abs(x)), low=-4, high=4),
     "ACTIVATION_SWISH": Reference(lambda x: x * _sigmoid(x), low=-4, high=4),
     "ACTIVATION_TANH": Reference(np.tanh, low=-4, high=4),
-    "ACTIVATION_THRESHOLDED_RELU": Reference(lambda x: np.where(x > 1, x, 0), low=0, high=2),
-    "CAST": Reference(
-        lambda x: x.astype(np.int32), attributes={"data_type": "int32"}, low=-1000, high=1000),
+    "ACTIVATION_THRESHOLDED_RELU": Reference(
+        lambda x, alpha=1.0: np.where(x > alpha, x, 0), low=0, high=2),
+    "CAST": Reference(lambda x, data_type: x.astype(data_type),
+                      attributes={"data_type": "int32"}, low=-1000, high=1000),
     "ELEMENT_WISE_ABS": Reference(np.abs, low=-1, high=1),
     "ELEMENT_WISE_ACOS": Reference(np.arccos),
     "ELEMENT_WISE_ACOSH": Reference(np.arccosh, low=1.5, high=9),
@@ -100,10 +114,11 @@ REFERENCES: dict[str, Reference] = {
     "ELEMENT_WISE_BIT_XOR": _bits(np.bitwise_xor),
     "ELEMENT_WISE_CEIL": Reference(np.ceil, low=-9, high=9),
     "ELEMENT_WISE_CLIP": Reference(
-        lambda x: np.clip(x, 0.25, 0.5), attributes={"min": 0.25, "max": 0.5}),
+        lambda x, min, max: np.clip(x, min, max), attributes={"min": 0.25, "max": 0.5}),
     "ELEMENT_WISE_CLIP1": Reference(
-        lambda x: np.clip(x, 0.25, 0.5), attributes={"min": 0.25, "max": 0.5}),
-    "ELEMENT_WISE_CONSTANT_POW": Reference(lambda x: x**2.5, attributes={"exponent": 2.5}),
+        lambda x, min, max: np.clip(x, min, max), attributes={"min": 0.25, "max": 0.5}),
+    "ELEMENT_WISE_CONSTANT_POW": Reference(
+        lambda x, exponent: x**exponent, attributes={"exponent": 2.5}),
     "ELEMENT_WISE_COS": Reference(np.cos, low=-1, high=1),
     "ELEMENT_WISE_COSH": Reference(np.cosh),
     "ELEMENT_WISE_DIFFERENCE_SQUARE": Reference(lambda x, y: (x - y) ** 2),
@@ -141,7 +156,8 @@ REFERENCES: dict[str, Reference] = {
     "ELEMENT_WISE_SUBTRACT": Reference(np.subtract),
     "ELEMENT_WISE_TAN": Reference(np.tan),
     "ELEMENT_WISE_TANH": Reference(np.tanh),
-    "ELEMENT_WISE_THRESHOLD": Reference(lambda x: np.maximum(x, 0.5), attributes={"min": 0.5}),
+    "ELEMENT_WISE_THRESHOLD": Reference(
+        lambda x, min: np.maximum(x, min), attributes={"min": 0.5}),
 }
 """References by DirectML's name without DML_OPERATOR_."""
 
@@ -150,7 +166,8 @@ def _case(s: Scale, name: str) -> OperatorCase:
     r = REFERENCES[name]
 
     def compute(*x: np.ndarray) -> Any:
-        return r.compute(*(v.astype(r.data_type) if v.dtype.kind == "i" else v for v in x))
+        return r.with_attributes()(
+            *(v.astype(r.data_type) if v.dtype.kind == "i" else v for v in x))
 
     array = Given((s.side, s.side), r.low, r.high, np.dtype(r.data_type))
     count = len(definitions()["DML_OPERATOR_" + name].spec.inputs)
