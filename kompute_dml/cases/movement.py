@@ -18,15 +18,21 @@ def _deep(s: Scale) -> Given:
     return Given((n, 4 * c, h, w))
 
 
-def _to_space(x: np.ndarray, sizes: tuple[int, ...], axes: tuple[int, ...]) -> np.ndarray:
+def to_space(x: np.ndarray, block: int, order: int = 0) -> np.ndarray:
+    """Channels to square blocks. In order 1, the channels of a block lie together."""
     n, c, h, w = x.shape
-    return x.reshape(n, *sizes, h, w).transpose(axes).reshape(n, c // 4, 2 * h, 2 * w)
+    k = c // (block * block)
+    blocks = (x.reshape(n, k, block, block, h, w).transpose(0, 1, 4, 2, 5, 3) if order
+              else x.reshape(n, block, block, k, h, w).transpose(0, 3, 4, 1, 5, 2))
+    return blocks.reshape(n, k, h * block, w * block)
 
 
-def _to_depth(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+def to_depth(x: np.ndarray, block: int, order: int = 0) -> np.ndarray:
+    """The inverse of :func:`to_space`."""
     n, c, h, w = x.shape
-    return x.reshape(n, c, h // 2, 2, w // 2, 2).transpose(axes).reshape(
-        n, 4 * c, h // 2, w // 2)
+    blocks = x.reshape(n, c, h // block, block, w // block, block)
+    axes = (0, 1, 3, 5, 2, 4) if order else (0, 3, 5, 1, 2, 4)
+    return blocks.transpose(axes).reshape(n, c * block * block, h // block, w // block)
 
 
 def _distances(n: int) -> np.ndarray:
@@ -133,14 +139,10 @@ CASES: dict[str, Entry] = {
     **each("PADDING PADDING1", _padded),
     "TILE": lambda s: case(lambda x: np.tile(x, (1, 2)), rows(s), repeats=(1, 2)),
     "REVERSE_SUBSEQUENCES": _reversed,
-    "DEPTH_TO_SPACE": lambda s: case(
-        lambda x: _to_space(x, (2, 2, x.shape[1] // 4), (0, 3, 4, 1, 5, 2)), _deep(s),
-        block_size=2),
+    "DEPTH_TO_SPACE": lambda s: case(lambda x: to_space(x, 2), _deep(s), block_size=2),
     "DEPTH_TO_SPACE1": lambda s: case(
-        lambda x: _to_space(x, (x.shape[1] // 4, 2, 2), (0, 1, 4, 2, 5, 3)), _deep(s),
-        block_size=2, order=1),
-    "SPACE_TO_DEPTH": lambda s: case(
-        lambda x: _to_depth(x, (0, 3, 5, 1, 2, 4)), images(s), block_size=2),
+        lambda x: to_space(x, 2, 1), _deep(s), block_size=2, order=1),
+    "SPACE_TO_DEPTH": lambda s: case(lambda x: to_depth(x, 2), images(s), block_size=2),
     "SPACE_TO_DEPTH1": lambda s: case(
-        lambda x: _to_depth(x, (0, 1, 3, 5, 2, 4)), images(s), block_size=2, order=1),
+        lambda x: to_depth(x, 2, 1), images(s), block_size=2, order=1),
 }

@@ -9,6 +9,7 @@ import numpy as np
 
 import kompute_dml as dml
 from harness import FEW, Arrays, Case, ErrorCase, Types
+from kompute_dml.cases.movement import to_depth, to_space
 from kompute_dml.dtypes import Scalar
 from layouts import PACKED, PADDED, REPEATED, SHIFTED, STEPPED, TRANSPOSED, Sizes
 
@@ -145,28 +146,13 @@ def _tile(name: str, x: Sizes, repeats: Sizes, **more: Any) -> Case:
 # Blocks
 
 
-def _to_space(x: np.ndarray, b: int, order: int) -> np.ndarray:
-    n, c, h, w = x.shape
-    k = c // (b * b)
-    blocks = (x.reshape(n, k, b, b, h, w).transpose(0, 1, 4, 2, 5, 3) if order
-              else x.reshape(n, b, b, k, h, w).transpose(0, 3, 4, 1, 5, 2))
-    return blocks.reshape(n, k, h * b, w * b)
-
-
-def _to_depth(x: np.ndarray, b: int, order: int) -> np.ndarray:
-    n, c, h, w = x.shape
-    blocks = x.reshape(n, c, h // b, b, w // b, b)
-    axes = (0, 1, 3, 5, 2, 4) if order else (0, 3, 5, 1, 2, 4)
-    return blocks.transpose(axes).reshape(n, c * b * b, h // b, w // b)
-
-
 def _blocks(name: str, deep: Sizes, b: int, **more: Any) -> list[Case]:
     """Both directions, with both operators of each."""
     n, c, h, w = deep
     wide = (n, c // (b * b), h * b, w * b)
     cases = []
-    for operator, x, y, move in (("DEPTH_TO_SPACE", deep, wide, _to_space),
-                                 ("SPACE_TO_DEPTH", wide, deep, _to_depth)):
+    for operator, x, y, move in (("DEPTH_TO_SPACE", deep, wide, to_space),
+                                 ("SPACE_TO_DEPTH", wide, deep, to_depth)):
         for suffix, order in (("", 0), ("1", 1)):
             attributes = {"block_size": b} | ({"order": order} if suffix else {})
             cases.append(_one(
