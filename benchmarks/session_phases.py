@@ -34,7 +34,7 @@ PHASES: dict[str, tuple[tuple[object, str], ...]] = {
     "uploading constants": ((region.Region, "_upload_constants"),),
     "adding operators": ((region.Region, "_emit"),),
     "passes": ((planner, "fuse"),),
-    "compiling operators": ((planner.Planner, "_step"), (planner.Planner, "_fold")),
+    "compiling operators": ((planner.Planner, "step_of"), (planner.Planner, "_run_once")),
     "preparing constants": ((planner.Planner, "_prepare"), (planner.Preparations, "record")),
     "memory": ((builder.Builder, "allocate"), (Device, "allocate")),
     "the rest of a plan": ((builder.Builder, "finish"),),
