@@ -152,6 +152,18 @@ class Builder(Planner):
             self._hold(array.storage, values, upload(self.device, values))
         return replace(array, host=values)
 
+    def state(self, owner: object, shape: Sequence[int], begin: Callable[[], np.ndarray]) -> Array:
+        """An array in memory that goes on from run to run, the same for the plans of all sizes.
+        ``begin`` gives its values, of this shape and of 32-bit words, where ``owner`` has none."""
+        x = Array(np.dtype(np.uint32), tuple(shape), packed_strides(shape),
+                  Storage(4 * product(shape)))
+        if not self._trial and x.storage is not None:
+            states = self._prepared.states
+            if owner not in states:
+                states[owner] = upload(self.device, begin())
+            x.storage.allocation = states[owner]
+        return x
+
     def filled(self, shape: Sequence[int], number: int, dtype: npt.DTypeLike) -> Array:
         """An array that repeats a number, which may be an open size."""
         return self.constant(np.full(shape, number, dtype))

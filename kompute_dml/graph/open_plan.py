@@ -174,7 +174,7 @@ class OpenPlan:
                 self._operators.append(operator)
         ends = [a.storage for a in (*inputs, *outputs) if a.storage is not None]
         every = dict.fromkeys([*ends, *[s for step in steps for s in step.storages
-                                        if s is not None and not s.root.constant]])
+                                        if s is not None and s.root.allocation is None]])
         written = {x.storage: x for x, _ in builder.written}
         self._every = [s for s in every if s not in self._scratch and s.root not in written]
         self._written = [(x, evaluator(trace, values)) for x, values in builder.written]

@@ -47,6 +47,8 @@ class Preparations(list["Prepared"]):
         super().__init__()
         self.pending: list[Callable[[], None]] = []
         """What records those that are left, in this order."""
+        self.states: dict[object, Allocation] = {}
+        """Memory that goes on from run to run, by whose it is."""
         self._of: dict[tuple[Slot | None, ...], list[Prepared]] = {}
         """By the places of the constants: a model has hundreds."""
 

@@ -223,6 +223,7 @@ CASES += [
     *[Case(op, IMAGE) for op in _LEGACY if op not in ("Crop", "ImageScaler")],
     Case("Crop", IMAGE, border=[1, 2, 1, 2]), Case("ImageScaler", IMAGE, scale=2.0, bias=[0.5] * 8),
     *[Case(op, IMAGE, seed=1.0) for op in ("RandomNormalLike", "RandomUniformLike")],
+    Case("Multinomial", "f h t", seed=1.0, sample_size=3),
     Case("SimplifiedLayerNormalization", ROWS, _floats(32)),
     Case("SwiGLU", ROWS, ROWS, opset=28),
     *[Case("CausalConvWithState", LINES, _floats(8, 1, 3), outputs=2, domain=domain, opset=28)

@@ -32,7 +32,7 @@ _FEW: dict[str, int] = {}
 """The most traces for all sizes, where these are more than six."""
 _NOT_OPEN = ("Resize", "Upsample", "GridSample")
 """Operators whose rows take the numbers: scales of images are fractions."""
-_FOLDED = ("RandomNormalLike", "RandomUniformLike", "RotaryEmbedding")
+_FOLDED = ("RotaryEmbedding",)
 """What is made once of constants where the sizes are settled."""
 
 
