@@ -14,7 +14,9 @@ _DTYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64",
     9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64",
 }
-DTYPES = {number: np.dtype(name) for number, name in _DTYPES.items()}
+FLOAT8 = np.dtype("V1")
+"""FLOAT8E4M3FN, which NumPy lacks: bytes that are no numbers. Few rows understand them."""
+DTYPES = {number: np.dtype(name) for number, name in _DTYPES.items()} | {17: FLOAT8}
 """NumPy's data types by TensorProto.DataType, whose numbers ONNX Runtime also uses."""
 
 Shape = tuple[int | None, ...]

@@ -12,7 +12,7 @@ from ..graph.array import device_type
 from ..graph.builder import supported
 from ..operators import base
 from . import lowerings
-from .graph import OnnxNode, OnnxValue
+from .graph import FLOAT8, OnnxNode, OnnxValue
 
 if TYPE_CHECKING:
     from ..device import Device
@@ -69,6 +69,8 @@ class Mapping:
     """The DirectML tensor of each output, if its type differs from the table's."""
     any_size: bool = False
     """Whether a device serves all valid nodes of the same types, ranks and attributes, or none."""
+    of_float8: bool = False
+    """Whether it understands FLOAT8E4M3FN, where its fields name no types."""
     repetition: Callable[[OnnxNode], float] = lambda node: 1.0
     """How many times as much the device multiplies as the CPU."""
 
@@ -89,6 +91,9 @@ class Mapping:
         return self.refuses(node) or self._refuses_types(node, device)
 
     def _refuses_types(self, node: OnnxNode, device: Device) -> str | None:
+        if not self.of_float8 and any(
+                v is not None and v.dtype == FLOAT8 for v in (*node.inputs, *node.outputs)):
+            return "FLOAT8 is no type that DirectML has"
         name = "DML_OPERATOR_" + self.operator
         entry = spec.operator(name)
         if name not in base.definitions():

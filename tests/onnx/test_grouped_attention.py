@@ -9,16 +9,19 @@ import numpy as np
 import pytest
 
 pytest.importorskip("onnx", reason="the models are built with onnx")
-pytest.importorskip("onnxruntime", "1.24", reason="the provider needs onnxruntime >= 1.24")
+ort = pytest.importorskip("onnxruntime", "1.24", reason="the provider needs onnxruntime >= 1.24")
 pytest.importorskip("cffi", reason="the provider needs cffi")
+ml_dtypes = pytest.importorskip("ml_dtypes", reason="onnx needs it")
 
-from kompute_dml.onnx.operators import quantized_caches
-from kompute_dml.onnx.row import MICROSOFT
-from onnx_graphs import FLOAT, INT64, RELEASE, cpu, model, needs_provider, node
-from provider_tools import session
+import kompute_dml as dml  # noqa: E402
+from kompute_dml.graph.builder import Builder  # noqa: E402
+from kompute_dml.onnx.operators import float8, quantized_caches  # noqa: E402
+from kompute_dml.onnx.row import MICROSOFT  # noqa: E402
+from onnx_graphs import FLOAT, INT64, RELEASE, cpu, model, needs_provider, node  # noqa: E402
+from provider_tools import session  # noqa: E402
 
 pytestmark = needs_provider
-_UINT8, _INT8, _INT32 = 2, 3, 6
+_UINT8, _INT8, _INT32, _FLOAT8 = 2, 3, 6, 17
 _HEADS, _KEY_HEADS, _SIZE, _ROWS = 4, 2, 16, 10
 
 
@@ -125,16 +128,20 @@ def test_caches_as_long_as_a_window(sink: bool, rows: int, rng: np.random.Genera
 
 def _quantized(bits: int, kinds: tuple[str, str], scales: dict[str, Any], cache: list[int],
                **attributes: Any) -> bytes:
+    """Of 0 ``bits``: caches of FLOAT32."""
     turns = " cos sin" if attributes.get("do_rotary") else " - -"
     angles = np.outer(np.arange(_ROWS), np.arange(1, _SIZE // 2 + 1)).astype(np.float32)
     constants = {**scales, **({"cos": np.cos(angles), "sin": np.sin(angles)}
                               if "cos" in turns else {})}
-    kind = _INT8 if bits == 8 else _UINT8
+    kind = attributes.pop("kind", {0: FLOAT, 4: _UINT8, 8: _INT8}[bits])
+    if bits:
+        attributes |= {"k_quant_type": kinds[0], "v_quant_type": kinds[1],
+                       "kv_cache_bit_width": bits}
     return model([node(
         "GroupQueryAttention",
-        f"q k v past_k past_v lengths total{turns} - - - k_scale v_scale",
+        f"q k v past_k past_v lengths total{turns}{' - - - k_scale v_scale' if bits else ''}",
         "y present_k present_v", MICROSOFT, num_heads=_HEADS, kv_num_heads=_KEY_HEADS,
-        k_quant_type=kinds[0], v_quant_type=kinds[1], kv_cache_bit_width=bits, **attributes)], [
+        **attributes)], [
         ("q", FLOAT, [1, "n", _HEADS * _SIZE]),
         *((n, FLOAT, [1, "n", _KEY_HEADS * _SIZE]) for n in "kv"),
         *((f"past_{n}", kind, cache) for n in "kv"), ("lengths", _INT32, [1]),
@@ -202,19 +209,82 @@ def test_caches_of_keys_and_values_have_scales_of_their_own(rng: np.random.Gener
     np.testing.assert_allclose(results[0], results[2], rtol=1e-4, atol=1e-5)
 
 
+def _of_bytes(x: np.ndarray) -> np.ndarray:
+    return x.view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+
+
+def _to_bytes(x: np.ndarray) -> np.ndarray:
+    return np.clip(x, -448, 448).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
+
+
+@pytest.mark.skipif(RELEASE < [1, 32], reason="this ONNX Runtime's operator has fewer inputs")
+@pytest.mark.parametrize(("kind", "more"), [
+    ("PER_TENSOR", {}), ("PER_CHANNEL", {}), ("PER_TENSOR", {"local_window_size": 3}),
+    ("PER_CHANNEL", {"softcap": 2.0})], ids=str)
+def test_caches_of_float8(kind: str, more: Any, rng: np.random.Generator) -> None:
+    """ONNX Runtime's CPU provider has none, so it gets caches of FLOAT32 with the same numbers, and
+    keys and values that are rounded before."""
+    shape = (1,) if kind == "PER_TENSOR" else (1, _KEY_HEADS, 1, _SIZE)
+    scales = {f"{n}_scale": rng.uniform(1e-3, 1, shape).astype(np.float32) for n in "kv"}
+    cache = [1, _KEY_HEADS, _ROWS, _SIZE]
+    ours = session(_quantized(8, (kind, kind), scales, cache, kind=_FLOAT8, **more), False,
+                   claim="all", strict=True)
+    theirs = cpu(_quantized(0, (kind, kind), {}, cache, **more), False)
+    caches = {f"past_{n}": np.full(cache, 0x7F, np.uint8) for n in "kv"}  # no numbers
+    end = 0
+    for count in (4, 1, 1):
+        begin, end = end, end + count
+        feed = {n: rng.standard_normal((1, count, heads * _SIZE), np.float32)
+                for n, heads in (("q", _HEADS), ("k", _KEY_HEADS), ("v", _KEY_HEADS))}
+        lengths = {"lengths": np.int32([end - 1]), "total": np.int32([end])}
+        values = {n: ort.OrtValue.ortvalue_from_numpy(x) for n, x in (feed | lengths).items()}
+        values |= {n: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(x, _FLOAT8)
+                   for n, x in caches.items()}
+        y, *present = [x.numpy() for x in ours.run_with_ort_values(None, values)]
+        held = {}
+        for n, x in zip("kv", present):
+            scale = scales[f"{n}_scale"].reshape(-1, *([1, _SIZE] if kind != "PER_TENSOR" else []))
+            new = feed[n].reshape(1, count, _KEY_HEADS, _SIZE).transpose(0, 2, 1, 3) / scale
+            np.testing.assert_array_equal(x[:, :, begin:end], _to_bytes(new))
+            np.testing.assert_array_equal(x[:, :, :begin], caches[f"past_{n}"][:, :, :begin])
+            held[f"past_{n}"] = np.nan_to_num(_of_bytes(x) * scale)
+            feed[n] = held[f"past_{n}"][:, :, begin:end].transpose(0, 2, 1, 3).reshape(
+                1, count, -1)
+        expected = theirs.run(None, {**feed, **lengths, **held})[0]
+        np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+        caches = dict(zip(caches, present))
+
+
+def test_bytes_of_float8(device: dml.Device, rng: np.random.Generator) -> None:
+    """Every byte, what lies between two numbers, and what is beyond the largest."""
+    every = np.arange(256, dtype=np.uint8)
+    numbers = np.sort(_of_bytes(every)[np.isfinite(_of_bytes(every))])
+    middle = (numbers[1:] + numbers[:-1]) / 2
+    x = np.concatenate([
+        numbers, middle, *(np.nextafter(middle, np.float32(to)) for to in (-1e9, 1e9)),
+        np.float32([449, 464, 465, 1e30, -1e30, np.inf, -np.inf, np.nan, 1e-40, -1e-40]),
+        rng.standard_normal(4096, np.float32) * np.float32(2.0) ** rng.integers(-12, 10, 4096)])
+    x = x.astype(np.float32)
+    for given, of, wanted in ((x, float8.encoded, _to_bytes(x)),
+                              (every, float8.decoded, _of_bytes(every))):
+        builder = Builder(device)
+        array = builder.new(given.shape, given.dtype)
+        (y,) = builder.finish([array], [of(builder, array)]).run([given])
+        np.testing.assert_array_equal(y, wanted)
+
+
 @pytest.mark.parametrize(("kind", "bits", "queries"), [
-    ("float8_e4m3fn", 8, "float32"), ("uint8", 8, "float32"), ("int8", 4, "float32"),
-    ("int8", 2, "float32"),
+    ("V1", 4, "float32"), ("uint8", 8, "float32"), ("int8", 4, "float32"), ("int8", 2, "float32"),
 ])
 def test_quantized_caches_that_are_refused(kind: str, bits: int, queries: str) -> None:
-    cache = SimpleNamespace(dtype=None if kind.startswith("float8") else np.dtype(kind))
+    cache = SimpleNamespace(dtype=np.dtype(kind))
     q = SimpleNamespace(dtype=np.dtype(queries), shape=(1, 4, 64))
     inputs = {0: q, 3: cache, 4: cache, 12: q, 13: q}
     described = SimpleNamespace(
         attributes={"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR",
-                    "kv_cache_bit_width": bits}, input=inputs.get)
+                    "kv_cache_bit_width": bits}, input=inputs.get, outputs=(q, cache, cache))
     reason = quantized_caches.refusal(described)  # type: ignore[arg-type]
-    assert reason is not None and "INT8 (8 bits) or UINT8 (4 bits)" in reason
+    assert reason is not None and "INT8 or FLOAT8E4M3FN (8 bits)" in reason
 
 
 @pytest.mark.parametrize(("bits", "zeros"), [(4, False), (4, True), (8, False), (8, True)])

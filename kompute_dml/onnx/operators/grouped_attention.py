@@ -58,9 +58,10 @@ def grouped(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         q, k, v = (columns(q, 0, ends[0]), columns(q, ends[0], key_heads * size),
                    columns(q, ends[1], key_heads * size))
     size, value_size = q.shape[2] // heads, v.shape[2] // key_heads
-    bits = quantized_caches.bits_of(node)
+    form = quantized_caches.form_of(node)
+    past_k, past_v = (quantized_caches.bytes_of(x, form) for x in (past_k, past_v))
     if past_k is not None and past_v is not None:
-        of_row = [n // 2 if bits == 4 else n for n in (size, value_size)]
+        of_row = [n if form is None else form.row(n) for n in (size, value_size)]
         expect_caches(past_k.shape, past_v.shape, batches, key_heads, (of_row[0], of_row[1]))
     capacity = max(total_length, 0 if past_k is None else past_k.shape[2])
     for name, weight in (("q", optional(inputs, 14)), ("k", optional(inputs, 15))):
@@ -118,10 +119,11 @@ def grouped(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
             }), [q, *(x.keys for x in slid), attention_parts.from_truth(builder, near, q.dtype)],
                 sink)
             return [y, *(x.present for x in slid)]
+        assert form is not None
         held = [_appended(
-            builder, node, past, quantized_caches.quantized(builder, x, t, bits), before, capacity)
+            builder, node, past, quantized_caches.quantized(builder, x, t, form), before, capacity)
             for past, x, t in zip((past_k, past_v), fresh, scales)]
-        caches = [builder.pack(quantized_caches.numbers(builder, x, t, bits, q.dtype))
+        caches = [builder.pack(quantized_caches.numbers(builder, x, t, form, q.dtype))
                   for x, t in zip(held, scales)]
     y = builder.new((batches, length, heads * value_size), q.dtype)
     present = caches or [builder.new((batches, key_heads, capacity, n), q.dtype)
@@ -260,5 +262,5 @@ ROWS: tuple[Mapping, ...] = (
                     "qk_norm_epsilon", "qk_output", "rotary_interleaved", "scale",
                     "sliding_window_cache", "smooth_softmax", "softcap", "v_quant_type"),
         results=("OutputTensor", None), host=(6,), alike=alike_totals,
-        refuses=grouped_refusal, multiplies=True),
+        refuses=grouped_refusal, multiplies=True, of_float8=True),
 )
