@@ -41,6 +41,8 @@ from .values import Value
 
 Arguments = Sequence[Any]  # tensors, and numbers for sizes
 _NEVER = 1 << 30
+_STAGED = object()
+"""A tensor of the host that is uploaded with others."""
 
 
 class Statistics:
@@ -182,7 +184,8 @@ class Program:
     """An FX graph of ATen's operators. Callable with its arguments.
 
     Neighbours with lowerings are one :class:`PlannedNodes`. The others run one by one as PyTorch
-    runs them eagerly on the device: by a decomposition, or on the CPU with one warning.
+    runs them eagerly on the device: by a decomposition, or on the CPU with one warning. In a graph
+    with tensors of the device, what PyTorch would compute on the host is :class:`HostNodes`.
     """
 
     def __init__(self, module: GraphModule, static: set[int], saved_from: int, frozen: bool
@@ -199,52 +202,77 @@ class Program:
             n.args[0] if n in self._writes else n for n in nodes[-1].args[0]]
         self._calls = [n for n in nodes if n.op == "call_function" and n not in self._writes]
         self._alone = {n for n in self._calls if _is_missing(n)}
-        self.parts: list[PlannedNodes | list[Node]] = []
+        self._host = _of_host(module, self._arguments, self._calls)
+        self.parts: list[PlannedNodes | HostNodes | list[Node]] = []
         """What runs, in order. A list is a node that runs alone, and the items of its result."""
         self._split()
 
     def _split(self) -> None:
         statistics.fallbacks += bool(self._alone)
+        if not self._alone and not self._host:
+            self.parts = [PlannedNodes(
+                self.module, self._calls, self._arguments, self._outputs, self.static,
+                self.saved_from, self.frozen, self._writes)]
+            return
+        groups, group_of = self._groups()
+        ends = {n for n in (*self._outputs, *[w.args[1] for w in self._writes])
+                if isinstance(n, Node)}
+        parameters = {self._arguments[i] for i in self.static}
+        self.parts = []
+        self._written_at_the_end = list(self._writes)
+        for group in groups:
+            if group[0] in self._alone:
+                self.parts.append(group)
+                continue
+            writes = []
+            if group is groups[-1] and group[0] not in self._host:
+                writes = [w for w in self._writes if group_of.get(w.args[1]) is group]
+                self._written_at_the_end = [w for w in self._writes if w not in writes]
+            arguments = [*dict.fromkeys(
+                x for n in group for x in n.all_input_nodes
+                if x.op != "get_attr" and group_of.get(x) is not group)]
+            arguments += [w.args[0] for w in writes if w.args[0] not in arguments]
+            outputs = [n for n in group if n in ends or any(
+                group_of.get(user) is not group for user in n.users)]
+            if group[0] in self._host:
+                self.parts.append(HostNodes(self.module, group, arguments, outputs))
+                continue
+            kept = {*self._outputs, *[w.args[1] for w in self._written_at_the_end]}
+            outputs = [n for n in outputs if n in kept or any(
+                user not in writes and group_of.get(user) is not group for user in n.users)]
+            static = {i for i, x in enumerate(arguments) if x in parameters}
+            self.parts.append(PlannedNodes(self.module, group, arguments, outputs, static, 0,
+                                           self.frozen, writes))
+
+    def _groups(self) -> tuple[list[list[Node]], dict[Node, list[Node]]]:
+        """The nodes of each part, and the part of each node. What the host computes from its own
+        tensors comes first, so that the rest is one part."""
+        stage: dict[Node, int] = {}
+        for node in self._calls:
+            before = max((stage[x] for x in node.all_input_nodes if x in stage), default=0)
+            stage[node] = before + (before % 2 == (node in self._host))
         groups: list[list[Node]] = []
         group_of: dict[Node, list[Node]] = {}
-        for node in self._calls:
+        for node in sorted(self._calls, key=stage.__getitem__):
+            last = groups[-1][0] if groups else None
             if node.target is operator.getitem and node.args[0] in group_of:
                 group = group_of[node.args[0]]
-            elif node in self._alone or not groups or groups[-1][0] in self._alone:
+            elif last is None or node in self._alone or last in self._alone or (
+                    (node in self._host) != (last in self._host)):
                 group = []
                 groups.append(group)
             else:
                 group = groups[-1]
             group.append(node)
             group_of[node] = group
-        if not self._alone:
-            self.parts = [PlannedNodes(
-                self.module, self._calls, self._arguments, self._outputs, self.static,
-                self.saved_from, self.frozen, self._writes)]
-            return
-        ends = {n for n in (*self._outputs, *[w.args[1] for w in self._writes])
-                if isinstance(n, Node)}
-        parameters = {self._arguments[i] for i in self.static}
-        self.parts = []
-        for group in groups:
-            if group[0] in self._alone:
-                self.parts.append(group)
-                continue
-            arguments = [*dict.fromkeys(
-                x for n in group for x in n.all_input_nodes
-                if x.op != "get_attr" and group_of.get(x) is not group)]
-            outputs = [n for n in group if n in ends or any(
-                group_of.get(user) is not group for user in n.users)]
-            static = {i for i, x in enumerate(arguments) if x in parameters}
-            self.parts.append(PlannedNodes(self.module, group, arguments, outputs, static, 0,
-                                           self.frozen))
+        return groups, group_of
 
     @memory.raises_as_torch
     def __call__(self, *args: object) -> list[Any]:
         while True:
             try:
                 first = self.parts[0]
-                if not self._alone and isinstance(first, PlannedNodes):
+                if not self._alone and not self._host and isinstance(first, PlannedNodes):
                     return first(args)
                 return self._in_parts(args)
             except Refused as error:
@@ -256,13 +284,13 @@ class Program:
     def _in_parts(self, args: Arguments) -> list[Any]:
         values: dict[Node, Any] = dict(zip(self._arguments, args))
         for part in self.parts:
-            if isinstance(part, PlannedNodes):
+            if not isinstance(part, list):
                 values.update(zip(part.outputs, part([values[n] for n in part.arguments])))
                 continue
             for node in part:
                 values[node] = self._run_alone(node, values)
         with torch.no_grad():
-            for node in self._writes:
+            for node in self._written_at_the_end:
                 target, source = node.args[:2]
                 values[target].copy_(self._value(source, values))
         results = []
@@ -301,6 +329,27 @@ def _writes_argument(node: Node) -> bool:
         node.args[0].op == "placeholder") and isinstance(node.args[1], Node)
 
 
+def _of_host(module: GraphModule, arguments: Sequence[Node], calls: Sequence[Node]) -> set[Node]:
+    """The nodes that PyTorch computes on the host, of tensors there that are not the same at each
+    call. None in a graph of the host's tensors only, which runs on the device."""
+    devices = {n: {x.device.type for x in pytree.tree_leaves(
+        n.meta.get("val")) if isinstance(x, torch.Tensor)} for n in (*arguments, *calls)}
+    if not any(memory.NAME in d for d in devices.values()):
+        return set()
+    changing, stays = {n for n in arguments if "cpu" in devices[n]}, set()
+    for node in calls:
+        inputs = [x for x in node.all_input_nodes if devices.get(x)]
+        if devices[node] != {"cpu"} or any(devices[x] != {"cpu"} for x in inputs):
+            changing.add(node)
+        elif changing.intersection(inputs):
+            changing.add(node)
+            stays.add(node)
+    for node in reversed(calls):  # and the constants that those read
+        if devices[node] == {"cpu"} and stays.intersection(node.users) and node not in changing:
+            stays.add(node)
+    return stays
+
+
 def _is_missing(node: Node) -> bool:
     """Whether a node cannot be part of a plan: no lowering, or elements that the device has not."""
     if not isinstance(node.target, torch._ops.OpOverload):
@@ -310,6 +359,30 @@ def _is_missing(node: Node) -> bool:
     tensors = [x for n in (node, *node.all_input_nodes)
                for x in pytree.tree_leaves(n.meta.get("val")) if isinstance(x, torch.Tensor)]
     return node.target not in LOWERINGS or any(x.dtype not in types.SPECS for x in tensors)
+
+
+class HostNodes:
+    """Nodes that PyTorch computes on the host. Callable with the values of its arguments."""
+
+    def __init__(self, module: GraphModule, nodes: Sequence[Node], arguments: Sequence[Node],
+                 outputs: Sequence[Node]) -> None:
+        self.nodes, self.arguments, self.outputs = nodes, arguments, outputs
+        graph = torch.fx.Graph()
+        copies = {n: graph.placeholder(n.name) for n in arguments}
+        for node in nodes:
+            for x in node.all_input_nodes:
+                if x.op == "get_attr" and x not in copies:
+                    copies[x] = graph.node_copy(x)
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+        graph.output(tuple([copies[n] for n in outputs]))
+        self._run = GraphModule(module, graph)
+
+    def __call__(self, args: Arguments) -> tuple[Any, ...]:
+        there = [memory.to_host(x) if isinstance(x, torch.Tensor)
+                 and x.device.type == memory.NAME else x for x in args]
+        with torch.no_grad():
+            results: tuple[Any, ...] = self._run(*there)
+        return results
 
 
 class PlannedNodes:
@@ -337,10 +410,16 @@ class PlannedNodes:
     def __call__(self, args: Arguments) -> list[Any]:
         tensors: list[Tensor | None] = []
         key: list[Any] = []
+        staged: list[int] = []
         for i, x in enumerate(args):
             described, tensor = self._argument(i, x) if self._read[i] else (None, None)
+            if described is _STAGED:
+                staged.append(i)
+                described = x.shape, x.dtype
             key.append(described)
             tensors.append(tensor)
+        for i, tensor in zip(staged, memory.upload_together([args[i] for i in staged])):
+            tensors[i] = tensor
         ready = self._ready.get(tuple(key))
         if ready is None:
             with self._lock:
@@ -378,7 +457,7 @@ class PlannedNodes:
             mirror = mirrors.take(x)
             mirror.refresh(x)
             return tuple(x.shape), mirror.tensor
-        return (tuple(x.shape), x.dtype), memory.upload(x)
+        return _STAGED, None
 
     # Lowering
 
@@ -469,9 +548,10 @@ class PlannedNodes:
     # Running
 
     def _run(self, ready: _Ready, args: Arguments, tensors: list[Tensor | None]) -> list[Any]:
+        states = iter(memory.arrays_together(
+            [random.new_state() for i in ready.bound if i < 0]))
         bound = [] if ready.plan is None else _bound(
-            ready.plan, [tensors[i] if i >= 0 else memory.device().tensor(random.new_state())
-                         for i in ready.bound],
+            ready.plan, [tensors[i] if i >= 0 else next(states) for i in ready.bound],
             {w.place: tensors[w.target] for w in ready.written if w.in_place})
         for w in ready.written:
             w.finish(args, bound)

@@ -25,6 +25,7 @@ import torch
 
 from ..desc import TensorDesc
 from ..device import Device, default_device
+from ..dtypes import DataType
 from ..errors import DmlError, OutOfMemoryError
 from ..runtime.heap import Allocation
 from ..tensors import Tensor
@@ -140,6 +141,29 @@ def upload(x: torch.Tensor) -> Tensor | None:
         types.spec(x.dtype)
         return None
     return device().tensor(host_array(x))
+
+
+_FEW = 1 << 16
+"""The most bytes of a tensor that is uploaded with others."""
+
+
+def upload_together(tensors: Sequence[torch.Tensor]) -> list[Tensor]:
+    """Copies of tensors of the host that have elements. The small ones are one transfer."""
+    return arrays_together([host_array(x) for x in tensors])
+
+
+def arrays_together(arrays: Sequence[np.ndarray]) -> list[Tensor]:
+    """:func:`upload_together` of arrays as the device stores them."""
+    few = [x for x in arrays if x.nbytes <= _FEW]
+    if len(few) < 2:
+        return [device().tensor(x) for x in arrays]
+    begins = [0, *itertools.accumulate((x.nbytes + 15) & ~15 for x in few)]
+    words = np.zeros(begins[-1], np.uint8)
+    for begin, x in zip(begins, few):
+        words[begin : begin + x.nbytes] = x.reshape(-1).view(np.uint8)
+    held, left = device().tensor(words).allocation, iter(begins)
+    return [Tensor(device(), held, next(left), TensorDesc.packed(DataType.of(x.dtype), x.shape))
+            if x.nbytes <= _FEW else device().tensor(x) for x in arrays]
 
 
 def download(t: Tensor | None, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", minversion="2.10", reason="torch 2.10 is not installed")
 pytest.importorskip("kompute_dml.torch")
-from kompute_dml.torch import fallback  # noqa: E402
+from kompute_dml.torch import fallback, memory  # noqa: E402
 from kompute_dml.torch.backend import mirrors, statistics  # noqa: E402
 
 nn, functional = torch.nn, torch.nn.functional
@@ -293,3 +293,55 @@ def test_lengths_share_a_graph(how: str) -> None:
             torch.testing.assert_close(q.grad.cpu(), p.grad, rtol=1e-4, atol=1e-5)
     assert counters["stats"]["unique_graphs"] == 1
     assert statistics.plans == plans + 2 * 3
+
+
+@pytest.mark.parametrize("kind", ["AdamW", "NAdam", "SGD"])
+def test_a_compiled_training_step_copies_what_lies_on_the_host(kind: str) -> None:
+    """That is the counters of steps, which are one upload. A gradient's graph copies nothing."""
+    models = [mlp(), mlp()]
+    models[1].load_state_dict(models[0].state_dict())
+    models[1] = models[1].to("kompute")
+    x = torch.randn(4, 20)
+    optimizers = [getattr(torch.optim, kind)(m.parameters(), 0.01) for m in models]
+    run = torch.compile(models[1], fullgraph=True)
+    update = torch.compile(optimizers[1].step)
+    transfer = memory.device().runtime.transfer
+    moves: list[tuple[int, int]] = []
+    for _ in range(4):
+        for model, step, optimizer, change in zip(
+                models, (models[0], run), optimizers, (optimizers[0].step, update)):
+            optimizer.zero_grad()
+            there = x.to(next(model.parameters()).device)
+            before = transfer.moves
+            step(there).square().sum().backward()
+            between = transfer.moves
+            change()
+        moves.append((between - before, transfer.moves - between))
+    for p, q in zip(models[0].parameters(), models[1].parameters()):
+        torch.testing.assert_close(q.detach().cpu(), p.detach(), rtol=1e-4, atol=1e-5)
+    for p, q in zip(models[0].parameters(), models[1].parameters()):
+        for name, ours in optimizers[1].state[q].items():
+            theirs = optimizers[0].state[p][name]
+            if isinstance(ours, torch.Tensor):
+                assert ours.device.type == ("cpu" if ours.ndim == 0 else "kompute"), name
+                torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-5)
+    assert moves[2:] == [(0, 0 if kind == "SGD" else 1)] * 2
+
+
+def test_the_host_computes_of_its_tensors_in_a_graph_of_the_device() -> None:
+    """Before and after what the device computes, and never twice."""
+    def step(a: torch.Tensor, count: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        count.add_(1)
+        a.mul_(scale * count)
+        total = a.sum().cpu()
+        scale.add_(total / 64)
+        return (total * scale).to(a.device) + a + torch.tensor(2.0)
+
+    values = [torch.randn(3, 4), torch.zeros(()), torch.ones(())]
+    ours = [values[0].to("kompute"), *[x.clone() for x in values[1:]]]
+    compiled = torch.compile(step, backend="kompute_dml", fullgraph=True)
+    for _ in range(3):
+        expected, found = step(*values), compiled(*ours)
+        assert found.device.type == "kompute"
+        for x, y in zip((expected, *values), (found, *ours)):
+            torch.testing.assert_close(y.cpu(), x)
