@@ -351,7 +351,10 @@ def _of_host(module: GraphModule, arguments: Sequence[Node], calls: Sequence[Nod
 
 
 def _is_missing(node: Node) -> bool:
-    """Whether a node cannot be part of a plan: no lowering, or elements that the device has not."""
+    """Whether a node cannot be part of a plan: no lowering, or elements that the device has not.
+    What has an effect besides its results, such as an error, runs alone, too."""
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return True
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
     if str(node.target).startswith("aten.sym_"):
@@ -657,7 +660,9 @@ def _compiler(kind: str) -> Callable[..., Any]:
         context = TracingContext.try_get()
         meta = getattr(context, "fw_metadata", None)
         static = set(getattr(meta, "static_input_indices", None) or ())
-        saved = getattr(meta, "num_forward_returns", _NEVER) if kind == "forward" else _NEVER
+        saved = _NEVER
+        if kind == "forward" and meta is not None:  # outputs begin with what effects are ordered by
+            saved = meta.num_forward_returns + len(meta.tokens)
         program = Program(module, set() if kind == "backward" else static, saved,
                           kind == "inference")
 

@@ -345,3 +345,22 @@ def test_the_host_computes_of_its_tensors_in_a_graph_of_the_device() -> None:
         assert found.device.type == "kompute"
         for x, y in zip((expected, *values), (found, *ours)):
             torch.testing.assert_close(y.cpu(), x)
+
+
+@pytest.mark.parametrize("where", ["cpu", "kompute"])
+def test_singular_matrices_raise(where: str) -> None:
+    """A check is an effect in the middle of a graph, whose results go where they belong."""
+    def solved(x: torch.Tensor) -> torch.Tensor:
+        return (torch.linalg.inv(x + 1) * 2).sum()
+
+    compiled = torch.compile(solved, backend="kompute_dml", fullgraph=True)
+    x = torch.randn(3, 3) + 2 * torch.eye(3)
+    ours = x.to(where, copy=True).requires_grad_()
+    expected, found = solved(x.requires_grad_()), compiled(ours)
+    expected.backward()
+    found.backward()
+    assert found.device.type == ours.grad.device.type == where
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(ours.grad.cpu(), x.grad, rtol=1e-4, atol=1e-4)
+    with pytest.raises(torch.linalg.LinAlgError, match="singular"):
+        compiled(torch.zeros(3, 3, device=where))
