@@ -11,6 +11,7 @@ _CACHES = (("past_key_tensor", "output_present_key_tensor"),
            ("past_value_tensor", "output_present_value_tensor"))
 _PAIRS: dict[str, tuple[tuple[str, str], ...]] = {
     "MULTIHEAD_ATTENTION1": _CACHES, "ROTARY_APPEND": _CACHES,
+    "ROTARY_ATTENTION": _CACHES,
     "APPEND": (("input_tensor", "output_tensor"),),
 }
 """By operator: inputs that it copies to an output before it writes a part of that. Where an input

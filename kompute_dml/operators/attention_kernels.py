@@ -407,10 +407,12 @@ _WANTED_SUMS, _MOST_SUMS = 32, {1: 32, 4: 32, 8: 64}
 
 
 @dataclass(frozen=True)
-class _Lines(_FewQueries):
+class ByLines(_FewQueries):
     """Keys in turn by lines of neighbours, who add up a score by themselves."""
 
     busy: int
+    least: int = 4
+    """The least tiles of keys in a part."""
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -458,7 +460,7 @@ class _Lines(_FewQueries):
         return Launch(
             1, 32, {"LOCAL_SIZE": _LINES_INVOCATIONS, "LANES": lanes,
                     "AT_ONCE": int(known["at_once"]), **self.spec(a)},
-            busy=self.busy, makes_parts=True,
+            busy=self.busy, least=self.least, makes_parts=True,
             shared=shared + 8 * served * _LINES_INVOCATIONS // lanes)
 
 
@@ -704,7 +706,7 @@ KERNELS: tuple[AttentionKernel, ...] = (
     _Decode(), _FewKeys(), _SplitKeys(2, 32, split_keys=True), _SplitKeys(4, 64, split_keys=True),
     _Turns(8, _TURNS_KEYS, 2, way="turns"), _Tall(4, 64, 2), _Wide(8, 32), _Small(4, 32),
     _Large(8, 64),
-    *(_Lines(n) for n in (4, 8, 16)),
+    *(ByLines(n) for n in (4, 8, 16)),
     *(_FewRows({4: 512 // n, 8: 256 // n}, 4 * n) for n in (1, 2, 4)),
     _Units(),
     _Blocks("h32", range(33)), _Blocks("h64", range(33, 65)), _Blocks("b64", range(33, 65)),

@@ -45,7 +45,7 @@ def _lower(d: OperatorDesc, target: Target) -> Plan:
     local = min(256, p.device.max_invocations)
     for which in ("key", "value"):  # what is past, where the cache does not lie in place
         if getattr(d, f"past_{which}_tensor") is not None:
-            _copy_past(d, p, which, local)
+            copy_past(d, p, which, local)
     fours, value_fours = head // 4, value.sizes[-1] // 4
     count = batches * queries * (heads * fours + key_heads * (fours + value_fours))
     ids = d.position_ids_tensor
@@ -69,7 +69,7 @@ def _lower(d: OperatorDesc, target: Target) -> Plan:
     return p.build()
 
 
-def _copy_past(d: OperatorDesc, p: PlanBuilder, which: str, local: int) -> None:
+def copy_past(d: OperatorDesc, p: PlanBuilder, which: str, local: int) -> None:
     past, to = getattr(d, f"past_{which}_tensor"), getattr(d, f"output_present_{which}_tensor")
     walk = Walk(past.sizes, past.strides, to.strides, (0,) * 4,
                 (d.past_sequence_lengths_tensor.strides[-1], 0, 0, 0), (0, 0, 1, 0))

@@ -1,6 +1,7 @@
 // What the shaders of attention share. Rows are the queries of all query heads that share a key head. The
 // includer defines PARAMS_BINDING and ATTENTION_TYPE, the code of the tensors' type, and has the constants
-// RELATIVE, MASK and CAUSAL. It may define MORE_PUSH, up to two more words.
+// RELATIVE, MASK and CAUSAL. It may define MORE_PUSH, up to two more words. ROTATES: there is one query, which
+// is turned, and whose key and value are appended to caches (attention_rotary.comp).
 #ifndef MORE_PUSH
 #define MORE_PUSH
 #endif
@@ -8,6 +9,29 @@
 layout(constant_id = 20) const uint WINDOW = 0u;
 // The bits of a float. Scores c become SOFT_CAP * tanh(c / SOFT_CAP). 0: they stay.
 layout(constant_id = 21) const uint SOFT_CAP = 0u;
+#ifdef ROTATES
+layout(push_constant) uniform Push {
+    uint batches;
+    uint key_heads;
+    uint group;
+    uint keys;
+    uint parts;
+    float scale;
+    uint q_by;  // strides by batch; heads follow each other
+    uint y_by;
+    uint fresh_by[2];
+    uint k_by[3];
+    uint v_by[3];
+    uint positions;  // rows of cosines
+    uint q_offset;
+    uint k_offset;
+    uint v_offset;
+    uint lengths_offset;
+    uint y_offset;
+    MORE_PUSH
+};
+const uint queries = 1u, span = 0u, lengths_stride = 1u;
+#else
 layout(push_constant) uniform Push {
     uint batches;
     uint key_heads;
@@ -33,12 +57,31 @@ layout(push_constant) uniform Push {
     uint params_offset;
     MORE_PUSH
 };
+#endif
 #include "include/grid.glsl"
-#include "include/params.glsl"
 #include "include/typed.glsl"
 #include "include/exponentials.glsl"
 
 INPUT_TENSOR(q, 0, ATTENTION_TYPE)
+#ifdef ROTATES
+layout(binding = 1) buffer K_Vectors { uvec4 k_vectors[]; };
+layout(binding = 2) buffer V_Vectors { uvec4 v_vectors[]; };
+INPUT_TENSOR(lengths, 3, 20u)
+OUTPUT_TENSOR(y, 4, OUTPUT_TYPE)
+// By key head, part and row: undivided outputs, then the maximum and the sum.
+layout(binding = 5) coherent buffer Records { vec4 records[]; };
+layout(binding = 6) coherent buffer Arrived { uint arrived[]; };
+INPUT_TENSOR(fresh_k, 7, ATTENTION_TYPE)
+INPUT_TENSOR(fresh_v, 8, ATTENTION_TYPE)
+INPUT_TENSOR(cos, 9, ATTENTION_TYPE)
+INPUT_TENSOR(sin, 10, ATTENTION_TYPE)
+INPUT_TENSOR(ids, 11, 20u)
+INPUT_TENSOR(sink, 12, ATTENTION_TYPE)
+#define ELEMENT_STRIDES uvec4(1u)
+#define RELATIVE_STRIDES uvec4(0u)
+#define MASK_STRIDES uvec4(0u)
+#else
+#include "include/params.glsl"
 INPUT_TENSOR(k, 1, ATTENTION_TYPE)
 INPUT_TENSOR(v, 2, ATTENTION_TYPE)
 INPUT_TENSOR(mask, 3, 20u)
@@ -55,6 +98,7 @@ uvec4 four_params(uint i) {
 #define ELEMENT_STRIDES four_params(0u)
 #define RELATIVE_STRIDES four_params(4u)
 #define MASK_STRIDES four_params(8u)
+#endif
 
 // A mask of lengths keeps the keys of a batch from ``low`` to ``high``. With CAUSAL, a query sees those up to
 // its position after ``past`` ones.
@@ -68,10 +112,12 @@ Seen seen_by(uint batch, uvec4 mask_by) {
     Seen seen = Seen(0u, keys, 0u);
     if (CAUSAL)
         seen.past = uint(clamp(int(lengths_words[lengths_offset + batch * lengths_stride]), -int(queries), int(keys)));
+#ifndef ROTATES
     if (MASK >= 1u && MASK <= 3u)
         seen.high = uint(clamp(int(mask_words[mask_offset + batch * mask_by.x]), 0, int(keys)));
     if (MASK == 2u)
         seen.low = uint(clamp(int(mask_words[mask_offset + batch * mask_by.x + mask_by.y]), 0, int(keys)));
+#endif
     return seen;
 }
 
@@ -105,8 +151,10 @@ float capped(float score) {
     return (score < 0.0 ? -cap : cap) * ((1.0 - e) / (1.0 + e));
 }
 
+#ifndef ROTATES
 // Where the biases (x) and the mask (y) of a query begin.
 uvec2 added_from(uint batch, uint query_head, uint position, uvec4 relative_by, uvec4 mask_by) {
     return uvec2(relative_offset, mask_offset) + batch * uvec2(relative_by.x, mask_by.x)
            + query_head * uvec2(relative_by.y, mask_by.y) + position * uvec2(relative_by.z, mask_by.z);
 }
+#endif

@@ -281,19 +281,27 @@ def test_a_scatter_and_attention_share_caches(
 # Lengths and masks that nobody should give
 
 
-def test_ten_thousand_lengths_read_and_write_nothing_else(rng: np.random.Generator) -> None:
+@pytest.mark.parametrize(("tokens", "rotates"), [(2, False), (1, True)])
+def test_ten_thousand_lengths_read_and_write_nothing_else(
+    tokens: int, rotates: bool, rng: np.random.Generator
+) -> None:
     """Lengths that only the device knows, of all kinds, each of a batch of its own. A row goes to
-    its own cache or nowhere, and only a batch's own rows are read: the others are not numbers."""
-    batches, capacity, size, tokens = 2500, 64, 16, 2  # few rows, which a small kernel does
+    its own cache or nowhere, and only a batch's own rows are read: the others are not numbers.
+    Angles of 0 rotate nothing."""
+    batches, capacity, size = 2500, 64, 16  # few rows, which a small kernel does
+    turns = (capacity, size // 2)
     built = model(
         [node("Add", "given zero", "lengths"),
-         node("GroupQueryAttention", "q k v past_k past_v lengths total", "y present_k present_v",
-              "com.microsoft", num_heads=2, kv_num_heads=1)],
+         node("GroupQueryAttention",
+              "q k v past_k past_v lengths total" + " cos sin" * rotates, "y present_k present_v",
+              "com.microsoft", num_heads=2, kv_num_heads=1, do_rotary=int(rotates))],
         [("given", INT32, [batches]), ("q", FLOAT, [batches, tokens, 2 * size]),
          *((n, FLOAT, [batches, tokens, size]) for n in "kv"),
          *((f"past_{n}", FLOAT, [batches, 1, capacity, size]) for n in "kv")],
         [("y", FLOAT, None), ("present_k", FLOAT, None), ("present_v", FLOAT, None)],
-        {"zero": np.int32(0), "total": np.int32(capacity)})
+        {"zero": np.int32(0), "total": np.int32(capacity), **(
+            {"cos": np.ones(turns, np.float32), "sin": np.zeros(turns, np.float32)}
+            if rotates else {})})
     made = session(built, False, claim="all", strict=True)
     for _ in range(4):
         lengths = np.where(rng.random(batches) < 0.7, rng.integers(-3, capacity + 3, batches),

@@ -14,6 +14,7 @@ from ...graph.array import Array
 from ...graph.builder import Builder
 from ...graph.recorded import Allowed
 from ...operators.rotary_append import AppendedAttentionDesc, RotaryAppendDesc, serves, takes
+from ...operators.rotary_attention import RotaryAttentionDesc
 from ..graph import OnnxNode
 from ..lowerings import (
     Inputs,
@@ -87,13 +88,22 @@ def grouped(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         sink = builder.constant(np.zeros(heads, q.dtype))
     scales = quantized_caches.scales_of(node, inputs, key_heads, (size, value_size))
     caches: list[Array] | None = None
+    turning: dict[str, Seen | None] | None = None
     if rotates and cos is not None and sin is not None:
         interleaved = bool(read.get("rotary_interleaved", 0))
         in_cache = None if scales or slides else _rotated_into(
             builder, (q, k, v), (past_k, past_v), before, cos, sin, ids, (heads, key_heads),
-            capacity, interleaved)
+            capacity)
         if in_cache is not None:
-            q, *caches = in_cache
+            turning, caches = in_cache
+            if added is not None:
+                y = builder.new(q.shape, q.dtype)
+                builder.emit_own(
+                    RotaryAppendDesc, turning | {"output_tensor": seen(y)}, scale=1.0,
+                    query_head_count=heads, key_value_head_count=key_heads,
+                    mask_type=MaskType.NONE, mask_filter_value=FILTER,
+                    interleaved=int(interleaved))
+                q, turning = y, None
         else:
             if ids is None:
                 ids = following(builder, builder.reshape(before, (batches, 1)), length)
@@ -147,7 +157,10 @@ def grouped(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         "key_value_head_count": key_heads, "mask_type": MaskType.NONE,
         "mask_filter_value": FILTER}
     own: dict[str, Any] = {}
-    if caches:
+    if turning:
+        tensors = turning | {"output_tensor": seen(y)}
+        own["interleaved"] = int(bool(read.get("rotary_interleaved", 0)))
+    elif caches:
         own["appended"] = 1
     if 0 < window < capacity:
         own["window"] = window
@@ -155,7 +168,9 @@ def grouped(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         own["soft_cap"] = float(softcap)
     if sink is not None:
         tensors["sink_tensor"] = seen(builder.pack(sink))
-    if own or sink is not None:
+    if turning:
+        builder.emit_own(RotaryAttentionDesc, tensors, **own, **more)
+    elif own or sink is not None:
         builder.emit_own(AppendedAttentionDesc, tensors, **own, **more)
     else:
         builder.emit("MULTIHEAD_ATTENTION1", tensors, **more)
@@ -174,10 +189,10 @@ def _by_head_norm(builder: Builder, x: Array, weight: Array, epsilon: float) -> 
 def _rotated_into(
     builder: Builder, fresh: tuple[Array, Array, Array], past: tuple[Array | None, Array | None],
     before: Array, cos: Array, sin: Array, ids: Array | None, heads: tuple[int, int],
-    capacity: int, interleaved: bool,
-) -> tuple[Array, Array, Array] | None:
-    """Rotated queries, and caches with the new keys, rotated, and values. None where one dispatch
-    cannot do that."""
+    capacity: int,
+) -> tuple[dict[str, Seen | None], list[Array]] | None:
+    """The tensors of queries that are to be rotated, and of caches to which the new keys, rotated,
+    and values are to be appended; and these caches. None where one dispatch cannot do that."""
     q, k, v = fresh
     batches, length, features = q.shape
     size, value_size = features // heads[0], v.shape[2] // heads[1]
@@ -189,22 +204,17 @@ def _rotated_into(
         return None
     if ids is not None and ids.shape != (batches, length):
         return None
-    y = builder.new(q.shape, q.dtype)
     present = [builder.new((batches, heads[1], capacity, n), q.dtype) for n in (size, value_size)]
     tensors: dict[str, Seen | None] = {
         "query_tensor": seen(q), "key_tensor": seen(k), "value_tensor": seen(v),
         "past_sequence_lengths_tensor": seen(before), "cos_tensor": seen(builder.pack(cos)),
-        "sin_tensor": seen(builder.pack(sin)), "output_tensor": seen(y),
+        "sin_tensor": seen(builder.pack(sin)),
         "position_ids_tensor": None if ids is None else seen(builder.pack(ids)),
         "output_present_key_tensor": seen(present[0]),
         "output_present_value_tensor": seen(present[1])}
     if past[0] is not None and past[1] is not None and past[0].storage is not None:
         tensors |= {"past_key_tensor": seen(past[0]), "past_value_tensor": seen(past[1])}
-    builder.emit_own(
-        RotaryAppendDesc, tensors, scale=1.0, query_head_count=heads[0],
-        key_value_head_count=heads[1], mask_type=MaskType.NONE, mask_filter_value=FILTER,
-        interleaved=int(interleaved))
-    return y, present[0], present[1]
+    return tensors, present
 
 
 def alike_totals(sizes: Sequence[Sequence[int | None] | None]) -> int | None:
