@@ -138,12 +138,13 @@ class Builder(Planner):
         if CHANNELS_LAST in disabled():
             return False
         target = self.device.target
-        if dtype == np.float16:
-            return target.traits.multiplies(16, 16, 16, "f16", "f32")
         if dtype == np.int32 or (dtype.kind in "iu" and dtype.itemsize == 1):
             return target.traits.multiplies(16, 16, 32, "i8", "i32")
+        if dtype == np.float16 and target.traits.multiplies(16, 16, 16, "f16", "f32"):
+            return True
         of_lines = target.library.find("convolution_lines", "t64")
-        return dtype == np.float32 and not target.traits.is_cpu and of_lines is not None
+        return (dtype in (np.float16, np.float32) and not target.traits.is_cpu
+                and of_lines is not None)
 
     def constant(self, values: np.ndarray) -> Array:
         """An array with these values, which are uploaded now."""

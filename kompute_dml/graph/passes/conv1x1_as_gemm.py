@@ -14,9 +14,9 @@ from ..node import Node, Nodes, class_of, fused_by, moved, output_of
 from ..rewrite import rewrite
 from .epilogue import FIELDS
 
-_MOST = {DataType.FLOAT32: 4 * 64 * 64, DataType.FLOAT16: 32 * 64}
-"""The most results for each core. With more, convolutions are as fast or faster on an H200. In
-FLOAT16 those with fewer divide K among workgroups, and add up in a dispatch of its own what a
+_MOST, _MOST_ON_UNITS = 4 * 64 * 64, 32 * 64
+"""The most results for each core. With more, convolutions are as fast or faster on an H200. On
+matrix units those with fewer divide K among workgroups, and add up in a dispatch of its own what a
 product adds up in the same one."""
 
 
@@ -31,7 +31,8 @@ def conv1x1_as_gemm(g: Nodes) -> None:
         if node.name != "CONVOLUTION":
             continue
         y = output_of(node)
-        few = y.element_count <= _MOST[y.data_type] * g.traits.cores
+        on_units = y.data_type is DataType.FLOAT16 and g.traits.multiplies(16, 16, 16, "f16", "f32")
+        few = y.element_count <= (_MOST_ON_UNITS if on_units else _MOST) * g.traits.cores
         if few and (new := _product(node)) is not None:
             g.replace([node], new)
 
