@@ -12,14 +12,12 @@ as quotients that are rounded down. Variables are at least 0.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -96,16 +94,6 @@ class SizeTrace:
         self.values: list[float] = []
         """Those of the factors, for now."""
         self._numbers: dict[tuple[str, tuple[_Argument, ...]], int] = {}
-        self._is_rough = False
-
-    @contextlib.contextmanager
-    def lowers(self, sizes: Sequence[int]) -> Iterator[None]:
-        """Inside the block, an operator of these sizes is lowered: see :func:`roughly`."""
-        token = _lowered.set((self, [x for x in sizes if isinstance(x, Size)]))
-        try:
-            yield
-        finally:
-            _lowered.reset(token)
 
     def variable(self, value: int) -> int:
         """A new variable, a :class:`Size` whose value is this for now."""
@@ -152,7 +140,7 @@ class SizeTrace:
 
     def holds(self, kind: str, terms: Terms, outcome: bool) -> bool:
         """Note a guard, unless it always comes out so. Returns its outcome."""
-        if not self._is_rough and not self._always(kind, terms):
+        if not self._always(kind, terms):
             if len(self.guards) >= MAX_GUARDS:
                 raise TooLarge(f"more than {MAX_GUARDS} guards")
             self.guards.setdefault((kind, terms), outcome)
@@ -168,20 +156,15 @@ class SizeTrace:
             return False
         return terms[0][0] == () or (kind == "<" and True in signs)
 
-    @contextlib.contextmanager
-    def roughly(self, sizes: Iterable[Size]) -> Iterator[None]:
-        """Code inside the block may take any number, and nothing of it is noted. What is noted
-        instead is that the variables of ``sizes`` are about as large."""
-        settled_before, self._is_rough = len(self.settled), True
-        try:
-            yield
-        finally:
-            self._is_rough = False
-            del self.settled[settled_before:]
-        for i in sorted(self._variables_of(x.terms for x in sizes)):
+    def about(self, sizes: Iterable[int]) -> None:
+        """Note that the variables of ``sizes`` are about as large as now: for what is presumably
+        best, though right in any size. There are two steps between powers of two."""
+        terms = [x.terms for x in sizes if isinstance(x, Size)]
+        for i in sorted(self._variables_of(terms)):
             x = _Size(self, (((i,), 1),), cast("int", self.values[i]))
-            low, end = _about(value_of(x))
-            for bound in (low, end):
+            step = 1 << max(value_of(x).bit_length() - 2, 0)
+            low = value_of(x) // step * step
+            for bound in (low, low + step):
                 self.holds("<", (x - bound).terms, x.value < bound)
 
     def _variables_of(self, expressions: Iterable[Terms]) -> set[int]:
@@ -197,29 +180,6 @@ class SizeTrace:
     def text(self, terms: Terms) -> str:
         """An expression, for people."""
         return _Code(self, apart=False).of(terms)
-
-
-_lowered: ContextVar[tuple[SizeTrace, Sequence[Size]] | None] = ContextVar("lowered", default=None)
-
-
-@contextlib.contextmanager
-def roughly() -> Iterator[None]:
-    """For code that tells which of several right ways is presumably the best: it holds for all
-    sizes of an operator that are about as large as those now."""
-    traced = _lowered.get()
-    if traced is None:
-        yield
-        return
-    trace, sizes = traced
-    with trace.roughly(sizes):
-        yield
-
-
-def _about(n: int) -> tuple[int, int]:
-    """The least number that is about as large as this one, and the first that is larger: there are
-    two steps between powers of two."""
-    step = 1 << max(n.bit_length() - 2, 0)
-    return n // step * step, (n // step + 1) * step
 
 
 class _Code:

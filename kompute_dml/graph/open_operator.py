@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..compiler import Changed, CompiledOperator, ExecutionFlags, Operator
 from ..desc import TensorDesc
+from ..lowering.kernel import ChosenKernels
 from ..lowering.plan import Dispatch, Operand, Plan
 from ..operators.base import OperatorDesc
 from ..sizes import Guards, Settled, Size, SizeTrace, evaluator, value_of
@@ -87,6 +88,12 @@ class OpenOperator:
         del self.classes[MAX_CLASSES if isinstance(made, OperatorClass) else MAX_SIZES:]
         return made
 
+    def _planned(self, number: Callable[[Size], int]) -> Plan:
+        """The plan for these numbers instead of the open sizes."""
+        desc = replaced(self._desc, number)
+        return self._device.plan(
+            Operator(self._device, owning(desc, self._constants)), self._flags)
+
     def _lowered(self, values: Sequence[int]) -> OperatorClass | SizesOnly:
         device = self._device
         if not self.why:
@@ -95,9 +102,13 @@ class OpenOperator:
             sizes = self._evaluate(*[trace.variable(n) for n in values])
             known = dict(zip(self._sizes, sizes))
             try:
-                desc = replaced(self._desc, known.__getitem__)
-                with trace.lowers(sizes):
-                    plan = device.plan(Operator(device, owning(desc, self._constants)), self._flags)
+                chosen = ChosenKernels()
+                with chosen.noted():
+                    self._planned(lambda x: value_of(known[x]))
+                with chosen.made_again():
+                    plan = self._planned(known.__getitem__)
+                if chosen.places:
+                    trace.about(sizes)
                 return OperatorClass(
                     device, trace, plan, owning(self._desc, plan.repacked), self._flags)
             except Exception as error:  # of code that takes no expression: it gets numbers below

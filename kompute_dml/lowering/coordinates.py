@@ -9,12 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..sizes import is_open
 from .walk import reciprocal
 
 HALVES_UP, UP, DOWN = range(3)
 """How a coordinate is rounded to the nearest element."""
 _LARGEST_DENOMINATOR = 1 << 12
 """Of the fractions that a FLOAT32 number is taken for."""
+_APART = 1 << 22
+"""Ratios with denominators whose product is below this are equal, or differ in FLOAT32."""
 _LONGEST = 1 << 62
 """Sums of integers that INT64 surely holds."""
 _EXACT_BITS, _MOST_BITS = 24, 100
@@ -59,8 +62,14 @@ class Line(NamedTuple):
         A scale that rounds as the ratio of the sizes does, or as that of the distances from the
         first to the last element, is this ratio.
         """
-        distances = Fraction(outputs - 1, max(n - 1, 1))
-        step = 1 / ratio(scale, Fraction(outputs, n), *([distances] if distances else []))
+        simple = _simple(float(np.float32(scale)))
+        if (is_open(n) or is_open(outputs)) and (
+                simple.denominator * n < _APART and simple.denominator * outputs < _APART):
+            step = 1 / simple  # no other ratio of such sizes rounds to the scale
+        else:
+            n, outputs = int(n), int(outputs)
+            distances = Fraction(outputs - 1, max(n - 1, 1))
+            step = 1 / ratio(scale, Fraction(outputs, n), *([distances] if distances else []))
         return cls.through(-ratio(out_offset) * step - ratio(in_offset), step)
 
     def moved(self, by: Fraction) -> Line:

@@ -17,7 +17,6 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 from ..errors import UnsupportedError
 from ..runtime.shader_library import Variant
 from ..runtime.traits import DeviceTraits
-from ..sizes import roughly
 from . import measured
 from .builder import PlanBuilder
 
@@ -100,6 +99,46 @@ def explained() -> Iterator[list[Choice]]:
         _noted.reset(token)
 
 
+class ChosenKernels:
+    """The choices of one lowering, for another one of the same description. Of one over open sizes,
+    because each comparison of estimates would be a guard there."""
+
+    def __init__(self) -> None:
+        self.places: list[tuple[int, int]] = []
+        """Of each choice in turn: which kernel, and which of its forms."""
+        self.again: Iterator[tuple[int, int]] | None = None
+        """What is left to be made again."""
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Inside the block, choices are noted."""
+        token = _chosen.set(self)
+        try:
+            yield
+        finally:
+            _chosen.reset(token)
+
+    @contextlib.contextmanager
+    def made_again(self) -> Iterator[None]:
+        """Inside the block, the same choices are made as far as these kernels serve."""
+        self.again = iter(self.places)
+        with self.noted():
+            yield
+
+
+_chosen: ContextVar[ChosenKernels | None] = ContextVar("chosen", default=None)
+
+
+def _chosen_before(
+    kernels: Sequence[K], problem: KernelProblem, p: PlanBuilder, place: tuple[int, int] | None
+) -> K | None:
+    """The kernel at a place, if it serves."""
+    if place is None or place[0] >= len(kernels) or declined(kernels[place[0]], problem, p):
+        return None
+    forms = [*cast("Iterable[K]", kernels[place[0]].forms(problem, p.device))]
+    return forms[place[1]] if place[1] < len(forms) else None
+
+
 def declined(kernel: Kernel[P], problem: P, p: PlanBuilder) -> str | None:
     """Why a kernel cannot compute a problem on the builder's device. None if it can."""
     reason = kernel.serves(problem, p.device)
@@ -132,9 +171,8 @@ def candidates(
             others.append((kernel.name, "no form of it fits"))
         able += forms
     crowded = measured.crowded(p.device.device_class)
-    with roughly():
-        return sorted(able, key=lambda k: (
-            k.shader(problem) in crowded, k.estimate(problem, p.device))), others
+    return sorted(able, key=lambda k: (
+        k.shader(problem) in crowded, k.estimate(problem, p.device))), others
 
 
 def choose(kernels: Sequence[K], problem: KernelProblem, p: PlanBuilder) -> K:
@@ -142,15 +180,22 @@ def choose(kernels: Sequence[K], problem: KernelProblem, p: PlanBuilder) -> K:
 
     Raises :class:`~kompute_dml.UnsupportedError` with all reasons if no kernel serves.
     """
+    chosen = _chosen.get()
+    if chosen is not None and chosen.again is not None and (
+            kernel := _chosen_before(kernels, problem, p, next(chosen.again, None))) is not None:
+        return kernel
     able, others = candidates(kernels, problem, p)
     operator = p.desc.operator.name
     if not able:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in others)
         raise UnsupportedError(f"{operator}: no kernel serves here: {reasons}")
     taken = p.choose(problem.work, able, lambda k: k.name)
+    if chosen is not None and chosen.again is None:
+        chosen.places.append(next(
+            (i, j) for i, k in enumerate(kernels) if declined(k, problem, p) is None
+            for j, form in enumerate(k.forms(problem, p.device)) if form == taken))
     if _is_asked():
-        with roughly():
-            estimates = tuple((k.name, k.estimate(problem, p.device)) for k in able)
+        estimates = tuple((k.name, k.estimate(problem, p.device)) for k in able)
         _note(Choice(operator, problem.work, tuple(others), estimates, taken.name))
     return taken
 

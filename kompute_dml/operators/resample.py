@@ -19,6 +19,7 @@ from ..lowering.kernel import Kernel, choose
 from ..lowering.neighbours import Neighbours
 from ..lowering.planes import General, Images, Planes, block_strides
 from ..runtime.traits import LEAST_LOOP_PASSES, DeviceTraits
+from ..sizes import is_open
 from .base import OperatorDesc, Output, operator
 
 if TYPE_CHECKING:
@@ -139,6 +140,8 @@ class _Blocks(NamedTuple):
 def _blocks(axis: _Axis, in_size: int, out_size: int, block: int) -> _Blocks | None:
     if out_size > _MOST_REPEATED:
         return None
+    if is_open(in_size) or is_open(out_size):
+        return _blocks_of_any_size(axis.line, in_size, out_size, block)
     place = axis.line.float_places(out_size, in_size)
     firsts = np.floor(place).astype(np.int64)
     number, at = np.divmod(np.arange(out_size), block)
@@ -150,6 +153,20 @@ def _blocks(axis: _Axis, in_size: int, out_size: int, block: int) -> _Blocks | N
         return None
     return _Blocks(int(firsts[0]), step, int(near.max()) + 2,
                    sum(int(n) << 4 * i for i, n in enumerate(near)), tuple(map(float, weights)))
+
+
+def _blocks_of_any_size(line: Line, in_size: int, out_size: int, block: int) -> _Blocks | None:
+    """The same where FLOAT32 is exact: then blocks are alike if whole elements lie between them."""
+    step, first, divisor = line
+    if (divisor & (divisor - 1) or step * block % divisor or out_size <= block
+            or step * out_size + abs(first) >= 1 << 24 or first < -divisor
+            or step * (out_size - 1) + first > in_size * divisor):
+        return None
+    taps = [divmod(step * i + first, divisor) for i in range(block)]
+    near = [tap - taps[0][0] for tap, _ in taps]
+    return None if near[-1] + 2 > _MOST_TAPS else _Blocks(
+        taps[0][0], step * block // divisor, near[-1] + 2,
+        sum(n << 4 * i for i, n in enumerate(near)), tuple(rest / divisor for _, rest in taps))
 
 
 class _Layout(NamedTuple):

@@ -12,6 +12,7 @@ import pytest
 
 import kompute_dml as dml
 from kompute_dml.lowering.coordinates import DOWN, HALVES_UP, UP, Line
+from kompute_dml.operators import resample
 
 _PAIRS = 10_000
 _HALF = Fraction(1, 2)
@@ -113,3 +114,22 @@ def test_resample_takes_these_elements() -> None:
                       output_pixel_offsets=(0, out_offset))
         want = _nearest(n, range(made), scale, (in_offset, out_offset), DOWN if direction else UP)
         np.testing.assert_array_equal(out.numpy(), x[:, want], err_msg=str((n, made, scale)))
+
+
+@pytest.mark.parametrize("scale", [0.25, 0.5, 1.5, 2.0, 2.5, 3.0, 4.0, 8.0])
+@pytest.mark.parametrize("offsets", [(0.5, -0.5), (0.0, 0.0)])
+def test_blocks_of_any_size_are_those_of_each_size(
+    scale: float, offsets: tuple[float, float]
+) -> None:
+    """Where FLOAT32 is exact, as it is for powers of two."""
+    for block in (2, 4, 8):
+        known = []
+        for size in range(math.ceil((block + 1) / scale), 70):
+            outputs = math.floor(size * scale)
+            line = Line.of_scale(size, outputs, scale, *offsets)
+            blocks = resample._blocks(resample._Axis(0, line, scale), size, outputs, block)
+            ours = resample._blocks_of_any_size(line, size, outputs, block)
+            assert ours is None or ours == blocks, (size, block)
+            known.append(ours is not None)
+        if block == 4 and scale in (0.5, 2.0, 4.0):
+            assert all(known)

@@ -25,6 +25,7 @@ from ...graph.array import Array
 from ...graph.builder import Builder
 from ...layout import product
 from ...lowering.coordinates import DOWN, UP, Line, ratio
+from ...sizes import any_open, is_open, whole
 from ..graph import OnnxNode
 from ..lowerings import Inputs, converted, dimension, emit_elementwise, given, host, seen
 from ..row import Mapping
@@ -37,6 +38,8 @@ _MOST_DIMENSIONS = 4
 """Of RESAMPLE2."""
 _OFF_BY_A_HALF = "tf_half_pixel_for_nn"
 """The transformation that moves an unchanged dimension of images. ONNX Runtime copies those."""
+_OF_SIZES = "what elements are made of depends on the sizes of the image"
+"""Why there is no plan for many sizes."""
 _NEAREST = {"round_prefer_floor": (-0.5, UP), "round_prefer_ceil": (0.5, DOWN),
             "floor": (0.0, DOWN), "ceil": (0.0, UP)}
 
@@ -64,10 +67,10 @@ def _resized(node: OnnxNode, inputs: Inputs, x: Array) -> tuple[list[int], list[
             if n < 0 or (n and not x.shape[a]):
                 raise ValidationError(f"expected sizes that {list(x.shape)} is resized to, but got "
                                       f"{wanted.tolist()}")
-        ratios = [int(n) / (x.shape[a] or 1) for a, n in zip(axes, wanted)]
+        ratios = [_quotient(whole(n), x.shape[a] or 1) for a, n in zip(axes, wanted)]
         policy = node.attributes.get("keep_aspect_ratio_policy", "stretch")
         for a, n, ratio in zip(axes, wanted, ratios):
-            sizes[a], factors[a] = int(n), ratio
+            sizes[a], factors[a] = whole(n), ratio
             if policy != "stretch":
                 factors[a] = min(ratios) if policy == "not_larger" else max(ratios)
                 sizes[a] = math.floor(factors[a] * x.shape[a] + 0.5)
@@ -77,11 +80,33 @@ def _resized(node: OnnxNode, inputs: Inputs, x: Array) -> tuple[list[int], list[
                 raise ValidationError(f"expected scales to be above 0 and finite, but got {scale}")
             factors[a] = float(scale)
             # Of crops, too: onnx's reference and ONNX Runtime do not multiply by the region's size.
-            # The product is rounded to float32, as theirs is.
-            sizes[a] = math.floor(scale * np.float32(x.shape[a]))
+            sizes[a] = _scaled(x.shape[a], scale)
     else:
         raise ValidationError("expected sizes or scales")
     return sizes, factors
+
+
+def _scaled(n: int, scale: np.float32) -> int:
+    """The size that a size is scaled to. The product is rounded to float32, as ONNX Runtime's is.
+    That of an open size is exact there, or the number is taken."""
+    exact = Fraction(float(scale))
+    if is_open(n) and n * exact.numerator < 1 << 24 and exact.denominator < 1 << 24:
+        return n * exact.numerator // exact.denominator
+    return math.floor(scale * np.float32(int(n)))
+
+
+def _quotient(n: int, size: int) -> float:
+    """``n / size``. Of open sizes the one must be a multiple of the other, whatever they are.
+
+    Raises TypeError if they are not: the scale would be another one for each size.
+    """
+    if not is_open(n) and not is_open(size):
+        return int(n) / int(size)
+    for a, b in ((n, size), (size, n)):
+        rest = a % b
+        if not is_open(rest) and rest == 0 and not is_open(times := a // b):
+            return float(times) if a is n else 1 / times
+    raise TypeError(_OF_SIZES)
 
 
 def _is_old(node: OnnxNode) -> bool:
@@ -113,6 +138,8 @@ def _scales(node: OnnxNode) -> Any:
 def _coordinates(mode: str, size: int, out: int, scale: float) -> tuple[float, float, float]:
     """Scale, input and output offset of a dimension: output i is of the input's element
     (i - output offset) / scale - input offset."""
+    if mode in ("align_corners", "half_pixel_symmetric") and (is_open(size) or is_open(out)):
+        raise TypeError(_OF_SIZES)
     if mode == "align_corners":
         # As in ONNX's reference: the resized length may be fractional.
         return ((scale * size - 1) / (size - 1) if out > 1 and size > 1 else _FLT_MAX), 0.0, 0.0
@@ -140,6 +167,8 @@ def resize(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     region = _region(node, inputs, x)
     linear = kind != "nearest"
     if kind == "cubic" or (linear and (region is not None or node.attributes.get("antialias", 0))):
+        if any_open((*x.shape, *sizes)):
+            raise TypeError(_OF_SIZES)
         return [_weighted(builder, node, x, sizes, factors, region)]
     added, rounding = (0.0, DOWN) if linear else _rounding(node)
     # Unchanged dimensions are merged, because DirectML takes four.
@@ -159,6 +188,8 @@ def resize(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
             scale, in_offset, out_offset = _coordinates(mode, n, out, factor)
             dims.append((n, out, (scale, in_offset - added, out_offset)))
     if region is not None or len(dims) > _MOST_DIMENSIONS:
+        if any_open((*x.shape, *sizes)):
+            raise TypeError(_OF_SIZES)
         kernel = _weighted if linear else _gathered
         return [kernel(builder, node, x, sizes, factors, region)]
     y = builder.new([sizes[d] for d in order], x.dtype)
