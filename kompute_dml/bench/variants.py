@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ..attributes import PaddingMode
 from ..cases import Scale
 from ..cases.case import Entry, Given, OperatorCase, case
-from ..cases.movement import with_rows_added
+from ..cases.movement import put, to_depth, to_space, with_rows_added
 from .case import Recipe
 from .ordinary import ordinary
 
@@ -104,21 +104,12 @@ def _tiled(input_of: Callable[[Scale], Given], *repeats: int) -> Entry:
 
 
 def _to_space(b: int, side: int, dtype: npt.DTypeLike = np.float32) -> Entry:
-    def compute(x: np.ndarray) -> np.ndarray:
-        n, c, h, w = x.shape
-        return x.reshape(n, b, b, c // b**2, h, w).transpose(0, 3, 4, 1, 5, 2).reshape(
-            n, c // b**2, b * h, b * w)
-
-    return lambda s: case(compute, _planes(s, side, b * b, dtype), block_size=b)
+    return lambda s: case(
+        lambda x: to_space(x, b), _planes(s, side, b * b, dtype), block_size=b)
 
 
 def _to_depth(b: int, side: int, dtype: npt.DTypeLike = np.float32) -> Entry:
-    def compute(x: np.ndarray) -> np.ndarray:
-        n, c, h, w = x.shape
-        return x.reshape(n, c, h // b, b, w // b, b).transpose(0, 3, 5, 1, 2, 4).reshape(
-            n, b * b * c, h // b, w // b)
-
-    return lambda s: case(compute, _planes(s, side, 1, dtype), block_size=b)
+    return lambda s: case(lambda x: to_depth(x, b), _planes(s, side, 1, dtype), block_size=b)
 
 
 def _backwards(s: Scale) -> OperatorCase:
@@ -185,12 +176,7 @@ def _flat(f: Callable[..., Any], /, *inputs: Any, **more: Any) -> Any:
 
 
 def _scattered(axis: int, dtype: npt.DTypeLike, kind: npt.DTypeLike = np.float32) -> Entry:
-    def compute(x: np.ndarray, i: np.ndarray, new: np.ndarray) -> np.ndarray:
-        x = x.copy()
-        np.put_along_axis(x, i, new, axis)
-        return x
-
-    return lambda s: case(compute, _matrix(s, dtype=kind),
+    return lambda s: case(lambda x, i, new: put(x, i, new, axis), _matrix(s, dtype=kind),
                           _numbers(s.side**2, s.side, dtype).reshape(s.side, -1),
                           _matrix(s, dtype=kind), axis=axis)
 

@@ -49,9 +49,10 @@ def _by_rows(s: Scale) -> OperatorCase:
                 input_dimension_count=2, indices_dimension_count=2)
 
 
-def _put(x: np.ndarray, i: np.ndarray, new: np.ndarray) -> np.ndarray:
+def put(x: np.ndarray, i: np.ndarray, new: np.ndarray, axis: int = 1) -> np.ndarray:
+    """``x`` with new elements at the indices along ``axis``."""
     x = x.copy()
-    np.put_along_axis(x, i, new, 1)
+    np.put_along_axis(x, i, new, axis)
     return x
 
 
@@ -110,7 +111,7 @@ CASES: dict[str, Entry] = {
     **each("GATHER_ND GATHER_ND1", _by_rows),
     "GATHER_ELEMENTS": lambda s: case(lambda x, i: np.take_along_axis(x, i, 1), rows(s),
                                       rows(s, 0, s.side, np.uint32), axis=1),
-    "SCATTER": lambda s: case(_put, whole(rows(s)), np.tile(_chosen(s), (s.side, 1)),
+    "SCATTER": lambda s: case(put, whole(rows(s)), np.tile(_chosen(s), (s.side, 1)),
                               whole(rows(s)), axis=1),
     "SCATTER_ND": lambda s: case(
         _put_rows, whole(rows(s)), _chosen(s)[::2, None],
