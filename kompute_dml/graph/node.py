@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..desc import TensorDesc, tensor_of
-from ..layout import Ints, rewalked
+from ..layout import Ints, extent, rewalked
 from ..lowering.plan import Target
 from ..operators.base import OperatorDesc, definitions
 from .array import described
@@ -54,13 +54,14 @@ class Node:
         return t
 
     def number(self, slot: str) -> float | None:
-        """The value of a constant that repeats one element, or None."""
+        """The number that all elements of a constant are known to be, or None."""
         t, storage = self.tensor(slot), self.storages[slot]
         values = storage.root.values
-        if values is None or any(s and n > 1 for n, s in zip(t.sizes, t.strides)):
+        if values is None or not t.data_type.is_float:
             return None
-        raw = values[storage.begin : storage.begin + t.data_type.itemsize]
-        return float(raw.view(t.data_type.dtype)[0]) if t.data_type.is_float else None
+        nbytes = extent(t.sizes, t.strides) * t.data_type.itemsize
+        elements = values[storage.begin : storage.begin + nbytes].view(t.data_type.dtype)
+        return float(elements[0]) if (elements == elements[0]).all() else None
 
 
 Reading = tuple[Node, str, Storage, "TensorDesc | None"]

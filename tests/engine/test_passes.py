@@ -14,6 +14,8 @@ import pytest
 
 import kompute_dml as dml
 from kompute_dml.graph import switches
+from kompute_dml.graph.memory import Storage
+from kompute_dml.graph.node import Node
 from kompute_dml.graph.rewrite import REWRITES
 from passes import Example, examples
 from test_convolution import set_traits
@@ -57,6 +59,22 @@ def test_a_pass_is_left_out_by_its_name(
         assert np.unique(wanted).size > 1 or wanted.size == 1
 
 
+@pytest.mark.parametrize(("values", "number"), [
+    ([0.5], 0.5), ([0.5] * 4, 0.5), ([0.5, 0.5, 0.5, 1], None), (None, None)])
+def test_a_number_is_a_constant_of_equal_elements(
+    values: list[float] | None, number: float | None
+) -> None:
+    sizes = (3, 4)
+    x = dml.TensorDesc("float32", sizes)
+    factor = dml.TensorDesc("float32", sizes, (0, int(values is None or len(values) > 1)))
+    storage = Storage(16, constant=True)
+    if values is not None:
+        storage.values = np.float32(values).view(np.uint8)
+    node = Node(dml.ElementWiseMultiplyOperatorDesc(a_tensor=x, b_tensor=factor, output_tensor=x),
+                {"a_tensor": Storage(48), "b_tensor": storage, "output_tensor": Storage(48)})
+    assert node.number("b_tensor") == number and node.number("a_tensor") is None
+
+
 _PASS = '''"""Negating twice is left out."""
 
 from __future__ import annotations
@@ -94,6 +112,8 @@ _USE = """
 import numpy as np
 import kompute_dml as dml
 from kompute_dml.graph import switches
+from kompute_dml.graph.memory import Storage
+from kompute_dml.graph.node import Node
 
 assert "| `double_negation` | negating twice is left out |" in switches.as_table()
 with dml.Graph() as g:

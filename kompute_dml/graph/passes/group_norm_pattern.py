@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ...desc import TensorDesc
-from ...layout import Ints, extent, packed_strides, product
+from ...layout import Ints, packed_strides, product
 from ..node import (
     OTHER,
     SUMS,
@@ -81,16 +79,5 @@ def _grouped(seen: TensorDesc, x: TensorDesc) -> Ints | None:
 
 def _changes_nothing(norm: Node) -> bool:
     """Whether the normalization's own scale is 1, and its bias 0, or it has none."""
-    return all(_repeats(norm, slot, value) for slot, value in
+    return all(norm.number(slot) == value for slot, value in
                (("scale_tensor", 1), ("bias_tensor", 0)) if slot in norm.storages)
-
-
-def _repeats(node: Node, slot: str, value: float) -> bool:
-    """Whether all elements of a constant are known to be this number."""
-    t, storage = node.tensor(slot), node.storages[slot]
-    values = storage.root.values
-    if values is None:
-        return False
-    nbytes = extent(t.sizes, t.strides) * t.data_type.itemsize
-    raw = values[storage.begin : storage.begin + nbytes]
-    return bool(np.all(raw.view(t.data_type.dtype) == value))
