@@ -25,7 +25,7 @@ from ..tensors.types import DataTypeLike, TensorLike, dtype_of, element_type, is
 from .creation import zeros_like
 from .operand import DeviceLike, as_tensor, as_truth, cast, copied, dml, find_device, result, store
 from .operand import reshape as reshaped
-from .reductions import Axis, axes_of, bits_of
+from .reductions import Axis, axes_of, bits_of, one_axis
 from .registry import array_function, publish, spelled
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
@@ -257,9 +257,7 @@ def tile(x: TensorLike, reps: ArrayLike) -> Tensor:
 def repeat(x: TensorLike, repeats: ArrayLike, axis: int | None = None) -> Tensor:
     """Each element ``repeats`` times; a sequence is a number for each."""
     t = as_tensor(x)
-    if axis is None:
-        t, axis = reshaped(t, -1), 0
-    (at,) = axes_of("repeat", axis, t.ndim)
+    t, at = one_axis("repeat", t, axis)
     if not isinstance(repeats, (int, np.integer)):
         times = np.broadcast_to(np.asarray(repeats), t.sizes[at])
         return t[(slice(None),) * at + (np.repeat(np.arange(t.sizes[at]), times),)]
@@ -436,9 +434,7 @@ def _places(name: str, index: object, n: int) -> np.ndarray:
 def delete(x: TensorLike, obj: ArrayLike, axis: int | None = None) -> Tensor:
     """A copy without some elements along ``axis`` (numpy.delete)."""
     t = as_tensor(x)
-    if axis is None:
-        t, axis = reshaped(t, -1), 0
-    (at,) = axes_of("delete", axis, t.ndim)
+    t, at = one_axis("delete", t, axis)
     left = np.ones(t.sizes[at], bool)
     left[_places("delete", obj, t.sizes[at])] = False
     return t[(slice(None),) * at + (np.flatnonzero(left),)]
@@ -448,9 +444,7 @@ def delete(x: TensorLike, obj: ArrayLike, axis: int | None = None) -> Tensor:
 def insert(x: TensorLike, obj: Any, values: TensorLike, axis: int | None = None) -> Tensor:
     """A copy with values before some positions along ``axis`` (numpy.insert)."""
     t = as_tensor(x, values)
-    if axis is None:
-        t, axis = reshaped(t, -1), 0
-    (at,) = axes_of("insert", axis, t.ndim)
+    t, at = one_axis("insert", t, axis)
     n = t.sizes[at]
     places = _places("insert", obj, n)
     new = cast(as_tensor(values, t), t.dtype)

@@ -42,6 +42,14 @@ def axes_of(name: str, axis: Axis, rank: int) -> tuple[int, ...]:
     return axes
 
 
+def one_axis(name: str, x: Tensor, axis: Axis) -> tuple[Tensor, int]:
+    """The tensor and the axis, counted from the front. For None, all elements as one dimension."""
+    if axis is None:
+        return reshape(x, x.size), 0
+    (at,) = axes_of(name, axis, x.ndim)
+    return x, at
+
+
 def _without(y: Tensor, axes: Sequence[int], keepdims: bool) -> Tensor:
     """Remove the reduced axes."""
     if keepdims:
@@ -226,15 +234,6 @@ def ptp(x: TensorLike, axis: Axis = None, out: Tensor | None = None,
     return result("ptp", amax(x, axis, None, keepdims) - amin(x, axis, None, keepdims), out)
 
 
-def _one_axis(name: str, x: TensorLike, axis: Axis) -> tuple[Tensor, int]:
-    """The tensor and the axis, counted from the front. For None, all elements as one dimension."""
-    t = computed(x)
-    if axis is None:
-        return reshape(t, t.size), 0
-    (at,) = axes_of(name, axis, t.ndim)
-    return t, at
-
-
 def bits_of(x: Tensor) -> Tensor:
     """Truth values as UINT8, which DirectML sorts and compares."""
     return cast(x, np.dtype("uint8")) if x.dtype == BOOL else x
@@ -243,7 +242,7 @@ def bits_of(x: Tensor) -> Tensor:
 def _position(name: str) -> Any:
     def call(x: TensorLike, axis: int | None = None, out: Tensor | None = None,
              keepdims: bool = False) -> Tensor:
-        t, at = _one_axis(name, x, axis)
+        t, at = one_axis(name, computed(x), axis)
         expect(t.sizes[at] > 0, name, "the tensor", "have an element to choose", t.summary())
         if not t.size:
             places = t.device.empty([1 if d == at else n for d, n in enumerate(t.sizes)], "int64")
@@ -276,7 +275,7 @@ argmin = _position("argmin")
 def _scan(name: str, function: str) -> Any:
     def call(x: TensorLike, axis: int | None = None, dtype: DataTypeLike | None = None,
              out: Tensor | None = None) -> Tensor:
-        t, at = _one_axis(name, x, axis)
+        t, at = one_axis(name, computed(x), axis)
         kind = computable(name, _summed(t.dtype) if dtype is None else element_type(dtype))
         return result(name, dml(function)(cast(t, kind), axis=at) if t.size else cast(t, kind), out)
 
@@ -292,7 +291,7 @@ cumprod = _scan("cumprod", "cumulative_product")
 def _ordered(
     x: TensorLike, axis: Axis, name: str, descending: bool, k: int | None
 ) -> Any:
-    t, at = _one_axis(name, x, axis)
+    t, at = one_axis(name, computed(x), axis)
     if not t.size and k is None:
         return copied(t), t.device.empty(t.shape, "int64")
     direction = AxisDirection.DECREASING if descending else AxisDirection.INCREASING

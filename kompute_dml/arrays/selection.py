@@ -25,7 +25,7 @@ from .operand import (
     result,
     store,
 )
-from .reductions import axes_of, bits_of
+from .reductions import bits_of, one_axis
 from .registry import array_function
 
 INT64 = np.dtype(np.int64)
@@ -308,9 +308,7 @@ def flatnonzero(x: TensorLike) -> Tensor:
 def compress(condition: TensorLike, x: TensorLike, axis: int | None = None) -> Tensor:
     """The elements along ``axis`` where the condition holds (numpy.compress)."""
     t, c = as_tensor(x, condition), as_tensor(condition, x)
-    if axis is None:
-        t, axis = reshape(t, -1), 0
-    (at,) = axes_of("compress", axis, t.ndim)
+    t, at = one_axis("compress", t, axis)
     return take(t, nonzero(c)[0], at)
 
 
@@ -326,9 +324,7 @@ def take(x: TensorLike, indices: TensorLike, axis: int | None = None,
     """Elements by index along ``axis``, by default among all elements. Indices in a tensor are not
     checked: negative ones count from the end, and all are clamped."""
     t = as_tensor(x, indices)
-    if axis is None:
-        t, axis = reshape(t, -1), 0
-    (at,) = axes_of("take", axis, t.ndim)
+    t, at = one_axis("take", t, axis)
     picked = _indices(np.asarray(indices) if is_number(indices) else indices, t.sizes[at], t)
     sizes = (*t.sizes[:at], *(() if is_number(indices) else picked.sizes), *t.sizes[at + 1:])
     if 0 in sizes:
@@ -342,9 +338,7 @@ def take(x: TensorLike, indices: TensorLike, axis: int | None = None,
 def take_along_axis(x: TensorLike, indices: TensorLike, axis: int | None = -1) -> Tensor:
     """``y[i, j] = x[indices[i, j], j]`` (numpy.take_along_axis)."""
     t, by = as_tensor(x, indices), as_tensor(indices, x)
-    if axis is None:
-        t, axis = reshape(t, -1), 0
-    (at,) = axes_of("take_along_axis", axis, t.ndim)
+    t, at = one_axis("take_along_axis", t, axis)
     expect(by.dtype.kind in "iu", "take_along_axis", "the indices", "be integers", by.dtype)
     by = by if by.itemsize >= 4 else cast(by, INT64)
     sizes = [n if d == at else max(n, m) for d, (n, m) in enumerate(zip(by.sizes, t.sizes))]
