@@ -144,6 +144,24 @@ class _Module:
             return sum(map(self.bytes_of, operands))
         raise ReflectionError(f"shared memory holds a type of opcode {opcode}")
 
+    def is_vector(self, type_id: int) -> bool:
+        """Whether it is a vector of 16 bytes, or an array of such vectors."""
+        opcode, operands = self.types[type_id]
+        if opcode == _TYPE_ARRAY:
+            return self.is_vector(operands[0])
+        return opcode == _TYPE_VECTOR and self.bytes_of(type_id) == 16
+
+
+def vectors_in_shared_memory(binary: bytes) -> list[int]:
+    """The bytes before each shared variable of vectors of 16 bytes, where a compiler puts one
+    variable after the other. Sizes are those of the constants' defaults."""
+    module, at, found = _Module(binary), 0, []
+    for _, type_id in module.variables_in(_WORKGROUP):
+        if module.is_vector(type_id):
+            found.append(at)
+        at += module.bytes_of(type_id)
+    return found
+
 
 def reflect(binary: bytes) -> dict[str, Any]:
     """The manifest's record of a compiled shader.

@@ -75,8 +75,8 @@ shared uvec4 s_tile[OWN_END > TILE ? OWN_END : TILE];
 shared uvec4 s_numbers[SAME_PLACES ? 1 : 64];  // 0.0 to 255.0
 #ifndef WAY_turns
 shared float s_by_key[KEYS];
-shared uint s_limits[CAUSAL ? ROWS : 1u];  // the number of keys that a row sees
-shared uvec2 s_rows[BY_ROW ? ROWS : 1u];  // where the relative bias and the mask of a row begin
+shared uint s_limits[CAUSAL ? ROWS : 4u];  // the number of keys that a row sees
+shared uvec2 s_rows[BY_ROW ? ROWS : 2u];  // where the relative bias and the mask of a row begin
 #endif
 
 const int K_LOADS = int((KEYS * HEAD_SIZE / 8u + INVOCATIONS - 1u) / INVOCATIONS);

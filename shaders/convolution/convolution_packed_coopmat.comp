@@ -136,7 +136,7 @@ const uint PIXEL_VECTORS = 4u;  // 32 channels
 const uint BUFFER = (PIXELS + 1u) * PIXEL_VECTORS;  // the last one takes what is beyond the tile
 const uint TAPS = TAPS_Y * TAPS_X;
 shared uvec4 s_tile[2u * BUFFER];
-shared uint s_from[PIXELS + 1u];  // elements of the input
+shared uint s_from[(PIXELS + 4u) / 4u * 4u];  // elements of the input; whole vectors, as others follow
 shared uint s_to[TILE_ROWS];      // elements of the output, of the first phase
 shared uint s_pixel[TILE_ROWS];   // the vector of a row's first tap
 #ifdef SEVERAL_TURNS

@@ -148,7 +148,7 @@ void add_counted(Part p, inout ivec2 sums[PAIRS], out bool whole[PAIRS]) {
 }
 #endif
 
-shared bool s_is_last;
+shared bool s_is_last[4];  // one is used; the others align what follows to 16 bytes
 
 // Adds this part's sums to those of other parts. Returns whether ``sums`` is complete now.
 bool has_all_sums(Part p, inout ivec2 sums[PAIRS]) {
@@ -161,9 +161,9 @@ bool has_all_sums(Part p, inout ivec2 sums[PAIRS]) {
     memoryBarrierBuffer();
     barrier();
     if (gl_LocalInvocationIndex == 0u)
-        s_is_last = atomicAdd(zeroed[p.sums + SUMS], 1) == int(parts) - 1;
+        s_is_last[0] = atomicAdd(zeroed[p.sums + SUMS], 1) == int(parts) - 1;
     barrier();
-    if (!s_is_last) return false;
+    if (!s_is_last[0]) return false;
     memoryBarrierBuffer();
     [[unroll]] for (uint i = 0u; i < PAIRS; ++i)
         if (row_of_pair(p, i) < rows && first_of_pair(i) < SUMS)

@@ -89,7 +89,8 @@ layout(binding = 4) coherent buffer PartialVectors { vec4 partial_vectors[]; };
 layout(binding = 5) coherent buffer Arrived { uint arrived[]; };
 WALK(walk, 4)
 
-shared uint s_arrived;
+// Four copies, all of which are read: compilers put what follows behind it, and vectors want 16 bytes.
+shared uvec4 s_arrived;
 
 struct Tile {
     uint index;  // among the tiles of all batches
@@ -261,9 +262,9 @@ void add_parts(Tile t) {
     memoryBarrierBuffer();
     barrier();
     if (gl_LocalInvocationIndex == 0u)
-        s_arrived = atomicAdd(arrived[arrived_offset + t.index], 1u);
+        s_arrived = uvec4(atomicAdd(arrived[arrived_offset + t.index], 1u));
     barrier();
-    if (s_arrived != parts - 1u) return;
+    if (s_arrived != uvec4(parts - 1u)) return;
     memoryBarrierBuffer();
     if (gl_LocalInvocationIndex == 0u) arrived[arrived_offset + t.index] = 0u;
     const uint EACH = FOURS_TO_ADD, AT_ONCE = EACH > 1u ? 4u : 8u, FOURS = TILE_COLUMNS / 4u;

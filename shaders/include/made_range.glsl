@@ -8,7 +8,7 @@
 uint range_lowest = 0x80000000u;  // the bits of the lowest number, ...
 int range_highest = 0;            // ... and of the highest one
 #ifndef RANGE_SLOT
-shared uvec2 s_range[RANGED ? 256 : 1];
+shared uvec2 s_range[RANGED ? 256 : 2];
 #define RANGE_SLOT(i) s_range[i]
 #endif
 

@@ -123,8 +123,9 @@ const uint PITCH = HELD + 2u;
 shared uvec4 s_rows[TILE_ROWS * PIECES * PITCH];
 // Sums of each subgroup, which has four invocations or more.
 shared vec4 s_sums[INVOCATIONS / 4u * TILE_ROWS];
-shared float s_factors[TILE_ROWS];
-shared float s_lifts[TILE_ROWS];  // what the sums are multiplied by
+const uint WHOLE_ROWS = (TILE_ROWS + 3u) / 4u * 4u;  // vectors begin at whole vectors
+shared float s_factors[WHOLE_ROWS];
+shared float s_lifts[WHOLE_ROWS];  // what the sums are multiplied by
 
 // What a team reads at a time: vectors of its columns, and the words with their scales and zero points.
 struct Found {

@@ -29,7 +29,7 @@ layout(push_constant) uniform Push {
 WALK(walk, 2)
 
 shared uvec4 exchanged[ROOM];
-shared uint places[ROOM_PLACES];  // where an invocation's vectors go
+shared uint places[(ROOM_PLACES + 3u) / 4u * 4u];  // where an invocation's vectors go
 
 // With a gap after eight vectors, none of those that are accessed together share a bank.
 uint spread(uint i) { return i + i / 8u; }

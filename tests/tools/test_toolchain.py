@@ -32,6 +32,7 @@ from kompute_dml.toolchain import (
     kp,
     native,
     patches,
+    reflect,
     spirv,
     system,
     validation,
@@ -281,6 +282,14 @@ def test_no_shader_asks_which_tile_it_is() -> None:
     texts = {p.name: p.read_text("utf-8") for p in (PACKAGE.parent / "shaders").rglob("*.comp")}
     assert [name for name, text in texts.items()
             if re.search(r"defined\(TILE_|ifdef TILE_", text)] == []
+
+
+def test_shared_vectors_begin_at_whole_vectors() -> None:
+    """Else a load of a vector becomes two or more, where compilers pack variables."""
+    found = {path.stem: reflect.vectors_in_shared_memory(path.read_bytes())
+             for path in (PACKAGE / "spirv").glob("*.spv")}
+    assert sum(map(len, found.values())) > 100
+    assert [name for name, places in found.items() if any(at % 16 for at in places)] == []
 
 
 def test_combinations_may_be_left_out(tmp_path: Path) -> None:
