@@ -28,6 +28,8 @@ layout(constant_id = 9) const bool A_VECTORS = false;
 layout(constant_id = 10) const bool B_VECTORS = false;
 layout(constant_id = 11) const uint LANES = 8u;
 layout(constant_id = 12) const uint HELD = 8u;  // a multiple of LANES
+// Whether halves become floats when they are stored, not when they are read.
+layout(constant_id = 13) const bool HOLDS_FLOATS = false;
 
 const uint EACH = 128u / BITS;  // elements of a vector of B
 const uint COLUMNS = 4u;  // of an invocation
@@ -44,11 +46,10 @@ const uint PER_WORD = 32u / BITS;
 const uint MIDDLE = 1u << (BITS - 1u);
 const uint ALL_MIDDLES = BITS == 4u ? 0x88888888u : 0x80808080u;
 
-// A in shared memory has its own type, in pieces of 16 bytes. Halves become floats there if each conversion
-// takes many instructions. Pieces that invocations read together are neighbours. Those of one vector are a
-// little apart, so that those who store them use different banks.
+// A in shared memory has its own type, or floats, in pieces of 16 bytes. Pieces that invocations read together
+// are neighbours. Those of one vector are a little apart, so that those who store them use different banks.
 const bool HALVES = TYPE % 16u == 2u;
-const uint PIECE = HALVES ? (HAS_EXACT_UNITS ? 8u : 4u) : 4u;  // elements
+const uint PIECE = HALVES ? (HOLDS_FLOATS ? 4u : 8u) : 4u;  // elements
 const uint PIECES = EACH / PIECE;  // of a vector of B
 const uint PITCH = HELD + PIECE / 4u;
 const uint READ = HALVES ? 8u : 4u;  // elements of a vector of A

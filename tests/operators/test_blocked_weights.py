@@ -3,6 +3,7 @@ GEMM."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.operators.matrix_multiply.blocked_weights import BlockedGemmDesc
+from kompute_dml.runtime.traits import DeviceClass
+from record_plans import targets
 from switches import long_pipelines
 from test_convolution import EveryWork, set_slow_barriers, set_traits
 from test_gemm import h200, runs_fragments
@@ -219,3 +222,24 @@ def test_kernels_for_an_h200(
         dispatch, = d.operator.lower(d, h200()).execute
     dispatch.variant.pack_spec(dispatch.spec)
     assert (dispatch.variant.name, dispatch.groups) == (variant, groups)
+
+
+@pytest.mark.parametrize(("kind", "exact", "floats"), [
+    (DeviceClass.UNKNOWN, True, False),
+    (DeviceClass.UNKNOWN, False, True),  # conversions take many instructions
+    (DeviceClass.AMD_RDNA, True, True),  # operations on halves take twice as long
+])
+def test_where_halves_become_floats(
+    kind: DeviceClass, exact: bool, floats: bool
+) -> None:
+    target = targets()["no_matrix_units"]
+    target = replace(target, traits=replace(target.traits, device_class=kind, exact_units=exact))
+    d = BlockedGemmDesc(
+        a_tensor=dml.TensorDesc("float16", (8, 4096)), output_tensor=dml.TensorDesc(
+            "float16", (8, 1024)), b_tensor=dml.TensorDesc("uint4", (4096, 1024), (1, 4096)),
+        trans_a=0, trans_b=0, alpha=1.0, beta=0.0, block_size=32,
+        b_scale_tensor=dml.TensorDesc("float16", (1024, 128)))
+    with tuning.trial({}):
+        dispatch, = d.operator.lower(d, target).execute
+    assert dispatch.spec["HOLDS_FLOATS"] == floats
+    assert dispatch.spec["HELD"] == (16 if floats else 32)

@@ -137,12 +137,14 @@ class _Rows(_Fused):
             if height == 4:
                 lanes, held_bytes = 16, min(held_bytes, _HELD_BYTES // 2)
         # Shared memory has floats where it takes many instructions to make them.
-        held = held_bytes // (height * vector * (g.itemsize if traits.exact_units else 4))
+        floats = not traits.exact_units or known["floats"] > 0
+        held = held_bytes // (height * vector * (4 if floats else g.itemsize))
         lanes = min(held, traits.subgroup_size if traits.is_cpu else lanes)
         launch = FloatLaunch(
             self.variant, height, invocations // lanes * _COLUMNS, lanes * vector,
             longest=lanes * vector * (traits.max_loop_passes // 2),
-            spec={"LOCAL_SIZE": invocations, "LANES": lanes, "HELD": held})
+            spec={"LOCAL_SIZE": invocations, "LANES": lanes, "HELD": held,
+                  "HOLDS_FLOATS": floats})
         if traits.is_cpu or height > 2:
             return launch
         tiles, places = launch.tiles(g), _PLACES[height] * traits.cores
