@@ -129,6 +129,33 @@ def _heard(**search: Any) -> Callable[[Any], list[list[int]]]:
     return run
 
 
+def _shown(*, placed: bool) -> Callable[[Any], list[list[int]]]:
+    """What is written of two images, of two at once, and of none. Those whose tokens are ``placed``
+    may have several sizes."""
+    def run(model: Any) -> list[list[int]]:
+        texts = []
+        grids = [(1, 4, 4)], [(1, 4, 4)], [(1, 4, 4), (1, 2, 6 if placed else 8)], []
+        for seed, grid in enumerate(grids):
+            rng, text, inputs = np.random.default_rng(seed), [3, 5, 11, 13], og.NamedTensors()
+            counts = [t * h * w // 4 for t, h, w in grid]
+            for count in counts:
+                text += [tiny_decoders.BEFORE_IMAGE, *[tiny_decoders.IMAGE] * count, 9]
+            if counts:
+                rows = (4 * sum(counts), 48) if placed else (len(counts), 3, 8, 8)
+                inputs["pixel_values"] = 3 * rng.standard_normal(rows, np.float32)
+                inputs["num_image_tokens"] = np.int64(counts)
+                if placed:
+                    inputs["image_grid_thw"] = np.int64(grid)
+            generator = _generator(model)
+            generator.set_inputs(inputs)
+            generator.append_tokens(np.int32(text))
+            _go_on(generator)
+            texts += _written(generator)
+        return texts
+
+    return run
+
+
 def _others(folder: Path) -> dict[str, tuple[Path, Callable[[Any], list[list[int]]]]]:
     """Runs of other models, which are not captured."""
     return {"adapters": (folder / "adapted", _adapted(folder / "adapted")),
@@ -138,6 +165,12 @@ def _others(folder: Path) -> dict[str, tuple[Path, Callable[[Any], list[list[int
 
 APART = ("growing caches", "beams", "beams, a batch")
 """Runs with past and present caches in two places, of which onnxruntime-genai captures none."""
+
+
+def _images(folder: Path) -> dict[str, tuple[Path, Callable[[Any], list[list[int]]]]]:
+    """Runs of models that see images."""
+    return {"images": (folder / "images", _shown(placed=False)),
+            "images with places": (folder / "placed", _shown(placed=True))}
 
 
 def _models(folder: Path) -> dict[str, Any]:
@@ -189,6 +222,7 @@ def main(folder: Path) -> dict[str, Any]:
     with provider.decisions() as decisions:
         models = _models(folder)
         others = {name: (_uncaptured(where), run) for name, (where, run) in _others(folder).items()}
+        others |= {name: (_models(where), run) for name, (where, run) in _images(folder).items()}
     made["on the CPU"] = [d.operator for d in decisions if d.where == "CPU"]
     made["an encoder's options"] = _refusal(lambda: genai.config(folder / "whisper-own"))
     made["an option"] = _refusal(lambda: genai.model(folder, capture=False, claims="all"))

@@ -37,6 +37,9 @@ class _Graph:
         self.constants[name] = np.asarray(x)
         return name
 
+    def random(self, *sizes: int) -> np.ndarray:
+        return self._rng.standard_normal(sizes).astype(np.float32)
+
     def product(self, x: str, y: str, depth: int, columns: int) -> str:
         w = (self._rng.standard_normal((depth, columns)) * depth**-0.5).astype(np.float32)
         return self.add("MatMul", f"{x} {self.constant(f'{y}.w', w)}", y)
@@ -59,15 +62,16 @@ class _Graph:
 
 
 def language_model(
-    folder: Path, *, shares: bool, masks: bool = False, adapts: bool = False, seed: int = 0,
-    layers: int = 2,
+    folder: Path, *, shares: bool, masks: bool = False, adapts: bool = False, embeds: bool = True,
+    placed: bool = False, seed: int = 0, layers: int = 2,
 ) -> Path:
     """A decoder and its tokenizer. ``shares``: its caches may be as long as they may grow, as those
     of onnxruntime-genai's builder; else they grow, as those of optimum's exports, where inputs may
     be a mask of tokens (``masks``) and their positions. ``adapts``: the first layer adds a product
-    with :data:`ADAPTED`, inputs that are 0 where nobody gives them."""
+    with :data:`ADAPTED`, inputs that are 0 where nobody gives them. Unless it ``embeds`` tokens, an
+    input has their embeddings. ``placed``: each token has a time, a height and a width."""
     g = _Graph(seed)
-    x = g.embedded()
+    x = g.embedded() if embeds else "inputs_embeds"
     if shares:
         g.constant("one", np.int64(1))
         g.add("ReduceSum", f"attention_mask {g.constant('across', np.int64([1]))}", "counts",
@@ -95,10 +99,15 @@ def language_model(
         q = g.product(x, f"{n}.q", WIDTH, HEADS * SIZE)
         k, v = (g.product(x, f"{n}.{name}", WIDTH, KEY_HEADS * SIZE) for name in "kv")
         past, present = (f"{p}.{n}.key {p}.{n}.value" for p in ("past_key_values", "present"))
+        if placed:
+            q, k = (g.add("MRotaryEmbedding", f"{x} position_ids cos sin", f"{x}.placed",
+                          "com.microsoft", num_heads=heads, mrope_section=[2, 3, 3])
+                    for x, heads in ((q, HEADS), (k, KEY_HEADS)))
         if shares:
-            y = g.add("GroupQueryAttention", f"{q} {k} {v} {past} lengths total cos sin",
+            y = g.add("GroupQueryAttention",
+                      f"{q} {k} {v} {past} lengths total{'' if placed else ' cos sin'}",
                       f"{n}.y {present}", "com.microsoft", num_heads=HEADS,
-                      kv_num_heads=KEY_HEADS, do_rotary=1)
+                      kv_num_heads=KEY_HEADS, do_rotary=int(not placed))
         else:
             y = g.add("Attention", f"{q} {k} {v} {'mask' if masks else '-'} {past}",
                       f"{n}.y {present}", is_causal=1, q_num_heads=HEADS, kv_num_heads=KEY_HEADS)
@@ -111,10 +120,11 @@ def language_model(
         x = g.add("Add", f"{x} {o}", f"{n}.x")
     g.ended(x)
     mask: list[Info] = [("attention_mask", INT64, ["batch", "total"])] if shares or masks else []
-    if masks:
-        mask.append(("position_ids", INT64, ["batch", "length"]))
+    if masks or placed:
+        mask.append(("position_ids", INT64, [3] * placed + ["batch", "length"]))
     g.write(folder / "model.onnx", [
-        ("input_ids", INT64, ["batch", "length"]), *mask,
+        ("input_ids", INT64, ["batch", "length"]) if embeds else
+        ("inputs_embeds", FLOAT, ["batch", "length", WIDTH]), *mask,
         *((name, FLOAT, sizes) for name, sizes in ADAPTED.items() if adapts),
         *_caches("past_key_values", layers, KEY_HEADS, "past")], [
         ("logits", FLOAT, ["batch", "length", WORDS]),
@@ -308,4 +318,75 @@ def genai_whisper(folder: Path, *, own_options: bool = False, seed: int = 0) -> 
         "search": {"max_length": POSITIONS, "past_present_share_buffer": False,
                    "num_beams": 1}}))
     write_tokenizer(folder)
+    return folder
+
+
+IMAGE, BEFORE_IMAGE, _SIDE, _PATCH = 7, 6, 8, 4
+"""The token in whose places an image's features go and the one before them; an image's pixels and
+those of a patch, on a side."""
+IMAGE_TOKENS = (_SIDE // _PATCH) ** 2
+
+
+def genai_vision(folder: Path, *, placed: bool = False, seed: int = 0) -> Path:
+    """A language model with images in onnxruntime-genai's form: a part that reads images, one that
+    puts their features among the embeddings of tokens, and a decoder of embeddings. It is like
+    Gemma 3, or, ``placed``, like Qwen2.5-VL, whose images are rows of pixels of patches."""
+    language_model(folder, shares=True, embeds=False, placed=placed, seed=seed)
+    g = _Graph(seed + 1)
+    if placed:  # four patches, side by side, are a token
+        x = g.product("pixel_values", "patches", 3 * _PATCH**2, WIDTH // 4)
+        g.add("Cast", "image_grid_thw", "grid", to=FLOAT)
+        g.add("Gather", f"grid {g.constant('second', np.int64([1]))}", "heights", axis=1)
+        g.add("ReduceSum", "heights", "height", keepdims=0)
+        g.add("Div", f"{x} height", "by_height")
+        x = g.add("Reshape", f"by_height {g.constant('fours', np.int64([1, -1, WIDTH]))}", "rows")
+    else:
+        w = g.random(WIDTH, 3, _PATCH, _PATCH)
+        g.add("Conv", f"pixel_values {g.constant('patches.w', w / _PATCH)}", "patches",
+              kernel_shape=[_PATCH] * 2, strides=[_PATCH] * 2)
+        g.add("Reshape", f"patches {g.constant('lines', np.int64([0, WIDTH, -1]))}", "by_channel")
+        x = g.add("Transpose", "by_channel", "rows", perm=[0, 2, 1])
+    q, k, v = (g.product(x, f"seen.{name}", WIDTH, WIDTH) for name in "qkv")
+    y = g.add("MultiHeadAttention", f"{q} {k} {v}", "seen", "com.microsoft", num_heads=HEADS)
+    g.add("Add", f"{x} {g.product(y, 'seen.o', WIDTH, WIDTH)}", "seen.x")
+    g.add("Reshape", f"seen.x {g.constant('features', np.int64([-1, WIDTH]))}", "image_features")
+    pixels: list[Info] = [
+        ("pixel_values", FLOAT, ["patches", 3 * _PATCH**2]), ("image_grid_thw", INT64, ["n", 3])
+    ] if placed else [("pixel_values", FLOAT, ["images", 3, _SIDE, _SIDE])]
+    g.write(folder / "vision.onnx", pixels, [("image_features", FLOAT, ["places", WIDTH])], 17)
+
+    g = _Graph(seed)
+    x = g.embedded()
+    g.add("Equal", f"input_ids {g.constant('image', np.int64(IMAGE))}", "is")
+    g.add("Unsqueeze", f"is {g.constant('last', np.int64([-1]))}", "is.row")
+    g.add("Cast", "is", "ones", to=INT64)
+    g.add("CumSum", f"ones {g.constant('one', np.int64(1))}", "numbers")
+    g.add("Sub", "numbers one", "before")
+    g.add("Clip", f"before {g.constant('zero', np.int64(0))}", "places")
+    g.add("Concat", f"image_features {g.constant('none', np.zeros((1, WIDTH), np.float32))}",
+          "all", axis=0)  # a text may have no image
+    g.add("Gather", "all places", "placed", axis=0)
+    g.add("Where", f"is.row placed {x}", "inputs_embeds")
+    g.write(folder / "embedding.onnx", [("input_ids", INT64, ["batch", "length"]),
+                                        ("image_features", FLOAT, ["places", WIDTH])],
+            [("inputs_embeds", FLOAT, ["batch", "length", WIDTH])], 17)
+    path = folder / "genai_config.json"
+    config = json.loads(path.read_text())
+    described = config["model"]
+    described["type"] = "qwen2_5_vl" if placed else "gemma3"
+    inputs = described["decoder"]["inputs"]
+    del inputs["input_ids"]
+    inputs["inputs_embeds"] = "inputs_embeds"
+    described["vision"] = {
+        "filename": "vision.onnx", "inputs": {name: name for name, *_ in pixels},
+        "outputs": {"image_features": "image_features"}}
+    if placed:
+        inputs["position_ids"] = "position_ids"
+        described |= {"image_token_id": IMAGE, "vision_start_token_id": BEFORE_IMAGE}
+        described["vision"] |= {"spatial_merge_size": 2, "patch_size": _PATCH}
+    described["embedding"] = {
+        "filename": "embedding.onnx",
+        "inputs": {"input_ids": "input_ids", "image_features": "image_features"},
+        "outputs": {"inputs_embeds": "inputs_embeds"}}
+    path.write_text(json.dumps(config))
     return folder

@@ -26,7 +26,8 @@ from onnx_graphs import needs_provider  # noqa: E402
 pytestmark = needs_provider
 _TESTS = Path(__file__).parents[1]
 _RUNS = ("greedy", "greedy, a batch", "top-k", "top-k, a batch", "beams", "beams, a batch",
-         "growing caches", "append_tokens", "rewind_to", "adapters", "whisper", "whisper, beams")
+         "growing caches", "append_tokens", "rewind_to", "adapters", "whisper", "whisper, beams",
+         "images", "images with places")
 _APART = ("growing caches", "beams", "beams, a batch", "adapters", "whisper", "whisper, beams")
 """Of which onnxruntime-genai captures none, and models that the runs do not capture."""
 
@@ -50,6 +51,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
     for name, options in (("whisper", False), ("whisper-own", True)):
         (folder / name).mkdir()
         tiny_decoders.genai_whisper(folder / name, own_options=options)
+    for name in ("images", "placed"):
+        (folder / name).mkdir()
+        tiny_decoders.genai_vision(folder / name, placed=name == "placed")
     (folder / "adapted").mkdir()
     tiny_decoders.language_model(folder / "adapted", shares=True, adapts=True)
     for seed, name in enumerate("ab"):
@@ -72,8 +76,8 @@ def test_tokens_are_those_of_the_cpu(found: Any, run: str, where: str) -> None:
     assert all(len({*text}) > 4 for text in expected)  # not one word again and again
 
 
-@pytest.mark.parametrize("run", ["adapters", "whisper"])
-def test_adapters_and_sounds_change_what_is_written(found: Any, run: str) -> None:
+@pytest.mark.parametrize("run", ["adapters", "whisper", "images", "images with places"])
+def test_adapters_sounds_and_images_change_what_is_written(found: Any, run: str) -> None:
     texts = found["runs"][run]["cpu"]
     assert len({tuple(text) for text in texts}) == len(texts) > 1
 
