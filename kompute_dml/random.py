@@ -190,38 +190,7 @@ def randn(*sizes: int) -> Tensor:
     return _shared.normal(size=sizes)
 
 
-def random(size: Size = None) -> Tensor:
-    """Numbers in [0, 1)."""
-    return _shared.random(size)
-
-
-def uniform(low: float = 0.0, high: float = 1.0, size: Size = None) -> Tensor:
-    """Numbers in [low, high)."""
-    return _shared.uniform(low, high, size)
-
-
-def normal(loc: float = 0.0, scale: float = 1.0, size: Size = None) -> Tensor:
-    """Numbers of the normal distribution."""
-    return _shared.normal(loc, scale, size)
-
-
-def randint(low: int, high: int | None = None, size: Size = None,
-            dtype: DataTypeLike = "int64") -> Tensor:
-    """Integers in [low, high), or in [0, low) without ``high``."""
-    return _shared.integers(low, high, size, dtype)
-
-
-def permutation(x: int | TensorLike) -> Tensor:
-    """``x`` in a random order; of an integer, that of ``arange(x)``."""
-    return _shared.permutation(x)
-
-
-def shuffle(x: Tensor) -> None:
-    """Put ``x`` itself into a random order."""
-    _shared.shuffle(x)
-
-
-def choice(a: int | TensorLike, size: Size = None, replace: bool = True,
-           p: TensorLike | None = None) -> Tensor:
-    """Elements of ``a``, or of ``arange(a)``."""
-    return _shared.choice(a, size, replace, p)
+# The methods of one generator, as in NumPy's module
+random, uniform, normal = _shared.random, _shared.uniform, _shared.normal
+randint, permutation = _shared.integers, _shared.permutation
+shuffle, choice = _shared.shuffle, _shared.choice
