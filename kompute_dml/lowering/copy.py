@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from ..desc import TensorDesc
 from ..layout import Ints, are_of_vectors, coalesce, memory_order, power_of_two, product
-from ..runtime.shader_library import Variant
 from ..runtime.traits import DeviceTraits
 from ..tuning import work_key
 from .builder import PlanBuilder
@@ -76,6 +75,7 @@ class CopyKernel(Kernel[Copy]):
     """A kernel of copies. Its estimate is a rank."""
 
     file: str
+    constants_decide = True
 
     def shader(self, problem: Copy) -> str:
         return f"{self.file}.{problem.type.width}"
@@ -83,9 +83,6 @@ class CopyKernel(Kernel[Copy]):
     def way(self, problem: Copy, traits: DeviceTraits) -> _Way | None:
         """How it copies; None if it cannot."""
         raise NotImplementedError
-
-    def takes(self, problem: Copy, variant: Variant, traits: DeviceTraits) -> tuple[int, int]:
-        return 0, 0  # constants decide, for what every device has
 
     def dispatch(self, problem: Copy, p: PlanBuilder) -> Dispatch:
         way = self.way(problem, p.device)
@@ -114,12 +111,10 @@ class _Tiles(CopyKernel):
     """Tiles of which input and output have different contiguous dimensions."""
 
     name, file = "tiles", "activation_identity_tiles"
+    cost = 1.0
 
     def serves(self, problem: Copy, traits: DeviceTraits) -> str | None:
         return None if self.way(problem, traits) else "the same dimension is contiguous, or short"
-
-    def estimate(self, problem: Copy, traits: DeviceTraits) -> float:
-        return 1.0
 
     def way(self, problem: Copy, traits: DeviceTraits) -> _Way | None:
         return _tiles(problem.sizes, problem.in_strides, problem.out_strides, problem.each,
@@ -130,9 +125,7 @@ class _Rows(CopyKernel):
     """Any layout, by vectors of rows or by elements."""
 
     name, file = "rows", "activation_identity"
-
-    def estimate(self, problem: Copy, traits: DeviceTraits) -> float:
-        return 2.0
+    cost = 2.0
 
     def way(self, problem: Copy, traits: DeviceTraits) -> _Way:
         return _rows(problem.sizes, problem.in_strides, problem.out_strides, problem.each,

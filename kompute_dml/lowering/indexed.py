@@ -184,13 +184,11 @@ class _Runs(Kernel[Gathering]):
     """Rows that a CPU copies as a whole."""
 
     name = "runs"
+    cost = 1.0
 
     def serves(self, problem: Gathering, traits: DeviceTraits) -> str | None:
         runs = Runs.of(traits, problem.elements, problem.itemsize)
         return None if runs else "for long rows, on a CPU"
-
-    def estimate(self, problem: Gathering, traits: DeviceTraits) -> float:
-        return 1.0
 
     def lower(self, problem: Gathering, p: PlanBuilder) -> None:
         runs = Runs.of(p.device, problem.elements, problem.itemsize)
@@ -202,9 +200,7 @@ class _Blocks(Kernel[Gathering]):
     """Any layout, by the largest blocks that move as one."""
 
     name = "blocks"
-
-    def estimate(self, problem: Gathering, traits: DeviceTraits) -> float:
-        return 3.0
+    cost = 3.0
 
     def blocks(self, problem: Gathering) -> tuple[int, Indexed, Walk]:
         """Their bytes, what is counted in them, and its walk."""
@@ -222,6 +218,7 @@ class _BlocksOfRows(_Blocks):
     """Rows of blocks that one index chooses, in workgroups of their own."""
 
     name = "rows"
+    cost = 2.0
 
     def _groups(self, walk: Walk) -> int:
         return -(-walk.sizes[-1] // (_ROW_LOCAL_SIZE * _ROW_PARTS))
@@ -232,9 +229,6 @@ class _BlocksOfRows(_Blocks):
         fills = (not traits.is_cpu and len(walk.sizes) > 1 and 8 * span <= 9 * walk.sizes[-1]
                  and [s[-1] for s in walk.strides] == [1, 0, 1])
         return None if fills else "rows fill no workgroups, or a CPU"
-
-    def estimate(self, problem: Gathering, traits: DeviceTraits) -> float:
-        return 2.0
 
     def lower(self, problem: Gathering, p: PlanBuilder) -> None:
         unit, how, walk = self.blocks(problem)

@@ -38,6 +38,10 @@ class Kernel(Generic[P]):
 
     name: str
     """Its name among the operator's kernels. It stands in files of measured choices."""
+    cost: float = 0.0
+    """Its :meth:`estimate`, where that is the same for all problems."""
+    constants_decide = False
+    """Whether constants set its invocations and memory, to what the device has."""
 
     def serves(self, problem: P, traits: DeviceTraits) -> str | None:
         """None if it can compute the problem on a device of these traits, else the reason why
@@ -55,12 +59,14 @@ class Kernel(Generic[P]):
     def takes(self, problem: P, variant: Variant, traits: DeviceTraits) -> tuple[int, int]:
         """Invocations of a workgroup, and its bytes of shared memory: those of the shader's
         defaults, unless constants decide."""
+        if self.constants_decide:
+            return 0, 0
         return math.prod(variant.workgroup_size), variant.shared_bytes
 
     def estimate(self, problem: P, traits: DeviceTraits) -> float:
         """How long it presumably takes. All kernels of an operator count alike: in microseconds, or
         by a rank. Of equal ones the first in the tuple is taken."""
-        return 0.0
+        return self.cost
 
     def lower(self, problem: P, p: PlanBuilder) -> None:
         """Write the plan."""

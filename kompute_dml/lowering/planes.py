@@ -43,9 +43,7 @@ class General(Kernel[Images]):
     """The kernel of any layout."""
 
     name = "general"
-
-    def estimate(self, problem: Images, traits: DeviceTraits) -> float:
-        return 1.0
+    cost = 1.0
 
 
 def block_strides(t: TensorDesc, channels: int) -> Ints:

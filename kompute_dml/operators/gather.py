@@ -138,12 +138,10 @@ class _Rows(Kernel[Updates]):
     """Contiguous, short rows along the axis, one workgroup for each."""
 
     name = "rows"
+    constants_decide = True
 
     def shader(self, problem: Updates) -> str:
         return "scatter_rows"
-
-    def takes(self, problem: Updates, variant: Variant, traits: DeviceTraits) -> tuple[int, int]:
-        return 0, 0  # constants decide, for what the device has
 
     def _tensors(self, problem: Updates) -> tuple[TensorDesc, ...]:
         d = problem.desc
@@ -183,6 +181,7 @@ class _Columns(Kernel[Updates]):
     """Many lines along the axis, one invocation of a CPU for each."""
 
     name = "columns"
+    cost = 1.0
 
     def shader(self, problem: Updates) -> str:
         return "scatter_columns"
@@ -201,9 +200,6 @@ class _Columns(Kernel[Updates]):
         few = self._lines(problem).count < _FEWEST_LINES
         return f"fewer than {_FEWEST_LINES} lines" if few else None
 
-    def estimate(self, problem: Updates, traits: DeviceTraits) -> float:
-        return 1.0
-
     def lower(self, problem: Updates, p: PlanBuilder) -> None:
         d, lines, y = problem.desc, self._lines(problem), problem.desc.output_tensor
         p.add(copied_input(p, d.input_tensor, y))
@@ -221,9 +217,7 @@ class _Places(Kernel[Updates]):
     """Any layout, in three steps."""
 
     name = "places"
-
-    def estimate(self, problem: Updates, traits: DeviceTraits) -> float:
-        return 2.0
+    cost = 2.0
 
     def lower(self, problem: Updates, p: PlanBuilder) -> None:
         d = problem.desc

@@ -16,7 +16,6 @@ from ..lowering.copy import CopyView, copied
 from ..lowering.indexed import Runs
 from ..lowering.kernel import Kernel, choose
 from ..lowering.walk import Walk, of_vectors
-from ..runtime.shader_library import Variant
 from ..runtime.traits import DeviceTraits
 from ..spec import FeatureLevel, snake_case
 from ..tuning import work_key
@@ -212,13 +211,10 @@ class _Interleaved(Kernel[SpaceBlocks]):
     """Rows of whole vectors, which are interleaved."""
 
     name = "interleaved"
+    constants_decide = True
 
     def shader(self, problem: SpaceBlocks) -> str:
         return f"depth_space.{problem.x.data_type.width}"
-
-    def takes(self, problem: SpaceBlocks, variant: Variant, traits: DeviceTraits
-              ) -> tuple[int, int]:
-        return 0, 0  # constants decide, for what every device has
 
     def serves(self, problem: SpaceBlocks, traits: DeviceTraits) -> str | None:
         width, deep, wide = problem.sizes[4], problem.deep, problem.wide
@@ -253,9 +249,7 @@ class _CopiedBlocks(Kernel[SpaceBlocks]):
     """Any layout, as a copy of six dimensions."""
 
     name = "copy"
-
-    def estimate(self, problem: SpaceBlocks, traits: DeviceTraits) -> float:
-        return 1.0
+    cost = 1.0
 
     def lower(self, problem: SpaceBlocks, p: PlanBuilder) -> None:
         strides = (problem.deep, problem.wide) if problem.to_space else (problem.wide, problem.deep)
@@ -345,9 +339,7 @@ class _Turned(Kernel[Sequences]):
     """By elements, or by vectors of another dimension."""
 
     name = "elements"
-
-    def estimate(self, problem: Sequences, traits: DeviceTraits) -> float:
-        return 1.0
+    cost = 1.0
 
     def lower(self, problem: Sequences, p: PlanBuilder) -> None:
         x, y = problem.x, problem.y

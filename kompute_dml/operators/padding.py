@@ -16,7 +16,6 @@ from ..lowering.builder import PlanBuilder
 from ..lowering.kernel import Kernel, choose
 from ..lowering.plan import in_units
 from ..lowering.walk import Walk, reciprocal, runs_of
-from ..runtime.shader_library import Variant
 from ..runtime.traits import DeviceTraits
 from ..tuning import work_key
 
@@ -168,9 +167,7 @@ class _Elements(_Path):
     """Any layout, element by element."""
 
     name, path = "elements", _ELEMENTS
-
-    def estimate(self, problem: Padding, traits: DeviceTraits) -> float:
-        return 6.0
+    cost = 6.0
 
     def lower(self, problem: Padding, p: PlanBuilder) -> None:
         count = problem.rows * problem.row.size
@@ -181,14 +178,12 @@ class _RowVectors(_Path):
     """Vectors of each row, where rows do not follow each other."""
 
     name, path = "rows", _ROWS
+    cost = 5.0
 
     def serves(self, problem: Padding, traits: DeviceTraits) -> str | None:
         row = problem.row
         return None if row.out_stride == 1 and not problem.is_packed and (
             row.size >= problem.each) else "rows follow each other, or are no vectors"
-
-    def estimate(self, problem: Padding, traits: DeviceTraits) -> float:
-        return 5.0
 
     def lower(self, problem: Padding, p: PlanBuilder) -> None:
         per_row = (problem.row.size + problem.each - 2) // problem.each + 1
@@ -200,12 +195,10 @@ class _Dense(_Path):
     """Vectors of the whole output."""
 
     name, path = "dense", _DENSE
+    cost = 4.0
 
     def serves(self, problem: Padding, traits: DeviceTraits) -> str | None:
         return None if problem.is_packed else "the output is not packed"
-
-    def estimate(self, problem: Padding, traits: DeviceTraits) -> float:
-        return 4.0
 
     def lower(self, problem: Padding, p: PlanBuilder) -> None:
         self.dispatch(problem, p, -(-problem.vectors // p.device.local_size), {}, {})
@@ -215,14 +208,12 @@ class _Chunks(_Dense):
     """The same, with those at borders apart."""
 
     name, path = "chunks", _CHUNKS
+    cost = 3.0
 
     def serves(self, problem: Padding, traits: DeviceTraits) -> str | None:
         if not problem.chunk(traits)[2]:
             return "too many vectors have borders"
         return super().serves(problem, traits)
-
-    def estimate(self, problem: Padding, traits: DeviceTraits) -> float:
-        return 3.0
 
     def lower(self, problem: Padding, p: PlanBuilder) -> None:
         chunk = problem.chunk(p.device)
@@ -234,14 +225,12 @@ class _Runs(_Path):
     """Rows that a CPU copies as a whole."""
 
     name, path = "runs", _RUNS
+    cost = 2.0
 
     def serves(self, problem: Padding, traits: DeviceTraits) -> str | None:
         row = problem.row
         return None if traits.is_cpu and row.in_stride == row.out_stride == 1 and (
             row.source >= _SHORTEST_RUN * problem.each) else "for long rows, on a CPU"
-
-    def estimate(self, problem: Padding, traits: DeviceTraits) -> float:
-        return 2.0
 
     def lower(self, problem: Padding, p: PlanBuilder) -> None:
         run, per_row, local_size = runs_of(problem.rows, problem.row.size, problem.each)
@@ -259,13 +248,11 @@ class _ByLines(_Dense):
     """Short lines, word by word."""
 
     name, path = "lines", _BY_LINES
+    cost = 1.0
 
     def serves(self, problem: Padding, traits: DeviceTraits) -> str | None:
         reason = None if self._launch(problem, traits) else "lines are long or few, or on a CPU"
         return reason or super().serves(problem, traits)
-
-    def estimate(self, problem: Padding, traits: DeviceTraits) -> float:
-        return 1.0
 
     def lower(self, problem: Padding, p: PlanBuilder) -> None:
         launch = self._launch(problem, p.device)
@@ -305,20 +292,16 @@ class _Staged(PaddingKernel):
     """The input of whole rows, or planes, lies in shared memory."""
 
     name = "staged"
+    constants_decide = True
+    cost = 0.0
 
     def shader(self, problem: Padding) -> str:
         return f"padding_staged.{problem.y.data_type.width}"
-
-    def takes(self, problem: Padding, variant: Variant, traits: DeviceTraits) -> tuple[int, int]:
-        return 0, 0  # constants decide, for what the device has
 
     def serves(self, problem: Padding, traits: DeviceTraits) -> str | None:
         if problem.itemsize not in _STAGED_SIZES or traits.is_cpu:
             return "elements of more than two bytes, or a CPU"
         return None if self._launch(problem, traits) else "rows are long, few, or have gaps"
-
-    def estimate(self, problem: Padding, traits: DeviceTraits) -> float:
-        return 0.0
 
     def lower(self, problem: Padding, p: PlanBuilder) -> None:
         launch = self._launch(problem, p.device)
@@ -400,6 +383,7 @@ class _Copies(PaddingKernel):
     """Rows of whole vectors, of which an invocation writes several copies."""
 
     name = "copies"
+    cost = -1.0
 
     def shader(self, problem: Padding) -> str:
         return "tile"
@@ -413,9 +397,6 @@ class _Copies(PaddingKernel):
         gaps = x.sizes[row] % each or x.strides[row] != 1 or y.strides[row] != 1 or any(
             t.strides[i] % each for t in (x, y) for i in outer if t.sizes[i] > 1)
         return "rows are no whole vectors" if gaps else None
-
-    def estimate(self, problem: Padding, traits: DeviceTraits) -> float:
-        return -1.0
 
     def _order(self, problem: Padding) -> list[int]:
         y = problem.y

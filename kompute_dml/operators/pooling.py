@@ -354,9 +354,7 @@ class _AnyWindows(Kernel[_Pooling]):
     """Windows of any layout."""
 
     name = "general"
-
-    def estimate(self, problem: _Pooling, traits: DeviceTraits) -> float:
-        return 1.0
+    cost = 1.0
 
     def lower(self, problem: _Pooling, p: PlanBuilder) -> None:
         indices = problem.indices

@@ -134,6 +134,7 @@ class _Totals(Kernel[Reduction]):
     """Each invocation keeps the total of what it has read. Parts of rows are joined afterwards."""
 
     name = "totals"
+    cost = 1.0
 
     def variant(self, problem: Reduction) -> str:
         return problem.kind
@@ -141,9 +142,6 @@ class _Totals(Kernel[Reduction]):
     def chunk(self, problem: Reduction) -> dict[str, int]:
         """Constants of reading several columns at once."""
         return {}
-
-    def estimate(self, problem: Reduction, traits: DeviceTraits) -> float:
-        return 1.0
 
     def lower(self, problem: Reduction, p: PlanBuilder) -> None:
         rows, columns, fused = problem.rows, problem.columns, problem.fused
@@ -185,6 +183,7 @@ class _Search(_Totals):
     """Indices of extremes: an invocation reads several columns at once, and remembers the first."""
 
     name = "search"
+    cost = 0.0
 
     def serves(self, problem: Reduction, traits: DeviceTraits) -> str | None:
         if problem.kind != "argument" or problem.x.data_type.itemsize == 8:
@@ -200,9 +199,6 @@ class _Search(_Totals):
 
     def chunk(self, problem: Reduction) -> dict[str, int]:
         return {"CHUNK": problem.each if problem.contiguous else _CHUNK}
-
-    def estimate(self, problem: Reduction, traits: DeviceTraits) -> float:
-        return 0.0
 
 
 KERNELS: tuple[Kernel[Reduction], ...] = (_Search(), _Totals())

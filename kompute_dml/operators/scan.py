@@ -212,9 +212,7 @@ class _InParts(Kernel[Scan]):
     """Any rows. With parts, a row is read twice, which pays off if the device would be idle."""
 
     name = "parts"
-
-    def estimate(self, problem: Scan, traits: DeviceTraits) -> float:
-        return 1.0
+    cost = 1.0
 
     def lower(self, problem: Scan, p: PlanBuilder) -> None:
         rows, columns, share, kind = problem.rows, problem.columns, problem.share, problem.kind

@@ -114,6 +114,7 @@ class _Bound(Kernel[Selection]):
 
 class _Histograms(Kernel[Selection]):
     name = "histograms"
+    cost = 2.0
 
     def shader(self, problem: Selection) -> str:
         return "top_k"
@@ -121,18 +122,13 @@ class _Histograms(Kernel[Selection]):
     def serves(self, problem: Selection, traits: DeviceTraits) -> str | None:
         return None if problem.k <= _MOST else f"K is above {_MOST}"
 
-    def estimate(self, problem: Selection, traits: DeviceTraits) -> float:
-        return 2.0
-
     def lower(self, problem: Selection, p: PlanBuilder) -> None:
         _select(p, problem.k, problem.columns, problem.rows, problem.push, problem.spec)
 
 
 class _Sort(Kernel[Selection]):
     name = "sort"
-
-    def estimate(self, problem: Selection, traits: DeviceTraits) -> float:
-        return 3.0
+    cost = 3.0
 
     def lower(self, problem: Selection, p: PlanBuilder) -> None:
         _sort(p, problem.columns, problem.rows, problem.push, problem.spec)

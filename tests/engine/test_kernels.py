@@ -53,6 +53,17 @@ FAMILIES = {
 each_family = pytest.mark.parametrize("family", FAMILIES)
 
 
+@each_family
+def test_what_a_kernel_declares_is_what_it_answers(family: str) -> None:
+    """A method of the same class, or of one that it extends, would hide the declaration."""
+    for kernel in FAMILIES[family]:
+        for attribute, method in (("cost", "estimate"), ("constants_decide", "takes")):
+            declares, computes = (next(c for c in type(kernel).__mro__ if name in c.__dict__)
+                                  for name in (attribute, method))
+            assert computes is Kernel or not issubclass(declares, computes), (
+                kernel.name, attribute)
+
+
 @dataclass(frozen=True)
 class _Problem:
     work: str = "toy 1"

@@ -169,12 +169,11 @@ class _OfBytes(_Last):
 class _First(Depthwise):
     """Channels come first, or lie in any order."""
 
+    cost = 0.05
+
     def serves(self, layer: Layer, traits: DeviceTraits) -> str | None:
         return super().serves(layer, traits) or (
             "channels come last, in fours" if _is_of_fours(layer) else None)
-
-    def estimate(self, layer: Layer, traits: DeviceTraits) -> float:
-        return 0.05
 
     def constants(self, layer: Layer) -> Constants:
         c, (y, x) = layer.c, layer.c.axes[1:]
@@ -276,15 +275,13 @@ class Direct(Kernel[Layer]):
     """A sum in each invocation, for narrow groups of any layout."""
 
     name = "direct"
+    cost = 1.0
 
     def shader(self, layer: Layer) -> str:
         return layer.variant(DIRECT)
 
     def serves(self, layer: Layer, traits: DeviceTraits) -> str | None:
         return None if layer.is_narrow else "not several groups of few channels"
-
-    def estimate(self, layer: Layer, traits: DeviceTraits) -> float:
-        return 1.0
 
     def lower(self, layer: Layer, p: PlanBuilder) -> None:
         c = layer.c

@@ -111,6 +111,7 @@ class _Rows(_Fused):
     that keeps the cores busiest."""
 
     height: int
+    cost = 1.0
 
     @property
     def variant(self) -> str:  # type: ignore[override]
@@ -119,9 +120,6 @@ class _Rows(_Fused):
     def serves(self, g: BlockedProduct, traits: DeviceTraits) -> str | None:
         height = next((n for n in _HEIGHTS if n >= g.rows), _HEIGHTS[-1])
         return None if self.height == height else f"it has {said(g.rows)} rows"
-
-    def estimate(self, g: BlockedProduct, traits: DeviceTraits) -> float:
-        return 1.0
 
     def launch(self, g: BlockedProduct, traits: DeviceTraits) -> FloatLaunch:
         known = measured.figures(traits.device_class, "gemm_blocked_weights")
@@ -217,9 +215,7 @@ class _Dequantized(Kernel[BlockedProduct]):
     be faster."""
 
     name = "dequantize"
-
-    def estimate(self, g: BlockedProduct, traits: DeviceTraits) -> float:
-        return 3.0
+    cost = 3.0
 
     def lower(self, g: BlockedProduct, p: PlanBuilder) -> None:
         d = g.desc

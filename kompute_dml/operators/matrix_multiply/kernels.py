@@ -144,8 +144,7 @@ class _WideFlat(_Wide):
 
 
 class _WideSquare(_Wide):
-    def estimate(self, product: Product, traits: DeviceTraits) -> float:
-        return 0.5
+    cost = 0.5
 
 
 # Few rows
