@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from ..device import Device
 
 _DEQUANTIZE = ("DEQUANTIZE", "ELEMENT_WISE_DEQUANTIZE_LINEAR")
+_WIDENED = ("BFLOAT16_TO_FLOAT",)
+"""Whose results are twice as large as weights that take half the memory so."""
 _LITTLE, _LITTLE_WEIGHTS = 1 << 20, 64 << 10
 """Bytes of a constant that is computed from smaller ones, and of dequantized weights if there is no
 room for larger ones."""
@@ -42,12 +44,13 @@ def is_of_constants(node: Node, room: int) -> bool:
             return False
     outputs, roots = list(node.slots("output")), {s.root for _, s in node.slots("input")}
     slot, storage = outputs[0]
+    weights = max(room, _LITTLE_WEIGHTS)
+    most = weights if node.name in _WIDENED else max(
+        2 * sum(r.nbytes for r in roots), weights if node.name in _DEQUANTIZE else _LITTLE)
     return (
         folds() and len(outputs) == 1 and not storage.is_part
         and node.tensor(slot).total_tensor_size_in_bytes == storage.nbytes
-        and storage.nbytes <= max(
-            2 * sum(r.nbytes for r in roots),
-            max(room, _LITTLE_WEIGHTS) if node.name in _DEQUANTIZE else _LITTLE))
+        and storage.nbytes <= most)
 
 
 def room_for_weights(device: Device, taken: int) -> int:

@@ -24,12 +24,13 @@ from ..graph.recorded import Input, RecordedPlan, Resident, Result
 from ..graph.recordings import Places
 from ..graph.switches import OPEN_SIZES, disabled
 from ..layout import Ints, packed_strides
+from ..operators.matrix_multiply.bfloat16 import VECTOR, WidenDesc
 from ..runtime.heap import DEDICATED
 from ..runtime.pipelines import Shader
 from ..runtime.windows import SIZE as WINDOW
 from ..sizes import Shaped, SizeTrace, any_open, settled
 from . import mapping, placement, shapes
-from .graph import OnnxNode, OnnxValue
+from .graph import OnnxNode, OnnxValue, uses
 from .layers import Layers, label, split
 from .open_plans import OpenPlans
 
@@ -45,6 +46,9 @@ _SETTLES = 64
 for many sizes. It has no steps that only compute what follows from sizes."""
 _SMALL = 64 << 10
 """The most bytes of a constant that is uploaded with others."""
+_PIECE = 1 << 16
+"""The numbers of a constant that are looked at at a time."""
+_PRODUCTS = ("MatMul", "FusedMatMul", "Gemm", "FusedGemm", "FusedMatMulActivation")
 _STAND_INS = (1, 256)
 """Substitutes for unknown sizes: operators choose other shaders for few rows."""
 
@@ -57,6 +61,8 @@ class Constants:
         """Constants that operators have prepared."""
         self._arrays: dict[tuple[Any, ...], tuple[np.ndarray, Array]] = {}
         """Arrays by memory, with the values, whose memory must not be reused meanwhile."""
+        self._halves: dict[tuple[Any, ...], tuple[np.ndarray, Array]] = {}
+        """The same of upper halves."""
 
     def uploaded(self, builder: Builder, wanted: Sequence[np.ndarray]) -> list[Array]:
         """Constants on the device, uploaded once for the same memory, small ones together."""
@@ -73,6 +79,20 @@ class Constants:
             if key not in self._arrays:
                 self._arrays[key] = x, builder.constant(x)
         return [self._arrays[key][1] for key in keys]
+
+    def upper_halves(self, builder: Builder, x: np.ndarray) -> Array:
+        """The upper halves of FLOAT32 numbers on the device, uploaded once for the same memory."""
+        key = x.ctypes.data, x.shape
+        if key not in self._halves:
+            halves = np.ascontiguousarray(x).view(np.uint16)[..., 1::2]
+            self._halves[key] = x, builder.constant(np.ascontiguousarray(halves))
+        return self._halves[key][1]
+
+
+def _is_bfloat16(x: np.ndarray) -> bool:
+    """Whether numbers of FLOAT32 have no lower halves. Most that have are found at once."""
+    words = x.reshape(-1).view(np.uint32)
+    return not any((words[i : i + _PIECE] & 0xFFFF).any() for i in range(0, words.size, _PIECE))
 
 
 def _zeros(x: np.ndarray) -> np.ndarray | None:
@@ -109,6 +129,8 @@ class Region:
         self._kept: set[int] = set()
         """Inputs whose memory a plan's output has: it makes no difference where they lie."""
         self._constants: dict[OnnxValue, Array] = {}
+        self._halves: dict[OnnxValue, Array] = {}
+        """The upper halves of weights that have no lower ones."""
         shared = shared or Constants()
         self._upload_constants(shared)
         self._runs = split(nodes, self._placement.rows, self._placement.host)
@@ -132,11 +154,16 @@ class Region:
 
     def holds(self, value: OnnxValue) -> bool:
         """Whether it has the values of a constant."""
-        return value in self._constants
+        return value in self._constants or value in self._halves
 
     def constant(self, value: OnnxValue) -> np.ndarray:
         """The values of a constant that it holds."""
-        x = self._constants[value]
+        if value in self._halves:
+            return (self._read(self._halves[value]).astype(np.uint32) << 16).view(np.float32)
+        return self._read(self._constants[value])
+
+    def _read(self, x: Array) -> np.ndarray:
+        """The values of a constant array."""
         if x.host is not None or x.storage is None:
             return np.ascontiguousarray(_seen(x))
         slot = x.storage.slot()
@@ -267,6 +294,9 @@ class Region:
         """Upload the constants that the device reads."""
         builder = Builder(self.device)
         wanted = {v: v.constant for v in self._device_values() if v.constant is not None}
+        for value in self._weights(wanted):
+            halves = shared.upper_halves(builder, wanted.pop(value))
+            self._halves[value] = replace(halves, host=None)
         self._constants.update(zip(wanted, shared.uploaded(builder, [*wanted.values()])))
         read = [v for node in self.nodes for v in node.inputs if v is not None]
         for value in (*read, *self.outputs):
@@ -279,6 +309,18 @@ class Region:
                 self._constants[value] = _on_host(value.constant)
             elif value in self._constants:
                 self._constants[value] = replace(self._constants[value], host=value.constant)
+
+    def _weights(self, wanted: Mapping[OnnxValue, np.ndarray]) -> list[OnnxValue]:
+        """Large constants that only products read, as their second factors, and that are BFLOAT16
+        in the type of FLOAT32."""
+        if "bfloat16_weights" in disabled():
+            return []
+        users = uses(self.nodes)
+        return [v for v, x in wanted.items() if x.dtype == np.float32 and x.ndim == 2
+                and x.nbytes > _SMALL and x.size % VECTOR == 0 and v not in self.outputs
+                and all(node.op in _PRODUCTS and [u for u in node.inputs if u is v] == [v]
+                        and node.input(1) is v for node in users.get(v, ()))
+                and x.flags.c_contiguous and _is_bfloat16(x)]
 
     def _device_values(self) -> Iterator[OnnxValue]:
         """Values that rows and the region's outputs need on the device."""
@@ -360,6 +402,12 @@ class Region:
     ) -> tuple[list[Array], list[Array]]:
         """Add the operators of all nodes. Returns the arrays of inputs and outputs."""
         arrays = dict(self._constants)
+        for value, halves in self._halves.items():
+            arrays[value] = y = builder.new(halves.shape, np.float32)
+            pair = {"input_tensor": halves, "output_tensor": y}
+            builder.add_own(
+                WidenDesc(**{slot: x.desc(x.shape, x.strides) for slot, x in pair.items()}),
+                {slot: x.storage for slot, x in pair.items() if x.storage is not None})
         inputs = []
         for i, (value, shape) in enumerate(zip(self.inputs, shapes)):
             if value.dtype is None:

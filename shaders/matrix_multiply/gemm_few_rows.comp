@@ -1,12 +1,13 @@
 //@ op DML_OPERATOR_GEMM
-//@ variants AXIS: k_contiguous n_contiguous; ROWS: r1 r2 r4 r8
+//@ variants AXIS: k_contiguous n_contiguous k_bfloat16 n_bfloat16; ROWS: r1 r2 r4 r8
 //@ tail *
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 // A few rows of A times B, which is read once, in vectors of 16 bytes. k_contiguous: K is contiguous in A
 // and B, and 32 invocations split K of a column. n_contiguous: columns of B are contiguous; neighbouring
-// invocations read a row of a tile, and groups of them split K.
+// invocations read a row of a tile, and groups of them split K. bfloat16: B has the upper halves of FLOAT32
+// numbers, as A has whole.
 #if defined(ROWS_r1)
 const uint TILE_ROWS = 1u;
 #elif defined(ROWS_r2)
@@ -18,13 +19,23 @@ const uint TILE_ROWS = 8u;
 #endif
 const uint INVOCATIONS = 256u;
 layout(local_size_x = INVOCATIONS) in;
-#if defined(AXIS_k_contiguous)
+#if defined(AXIS_k_contiguous) || defined(AXIS_k_bfloat16)
+#define ALONG_K
+#endif
+#if defined(AXIS_k_bfloat16) || defined(AXIS_n_bfloat16)
+#define BFLOAT16_B
+#endif
+#ifdef ALONG_K
 const uint TILE_COLUMNS = 8u;
 #else
 const uint TILE_COLUMNS = 128u;
 #endif
 #include "include/gemm.glsl"
-const uint EACH = 16u / BYTES_OF(TYPE);  // elements of a vector
+#ifdef BFLOAT16_B
+const uint EACH = 8u;
+#else
+const uint EACH = 16u / BYTES_OF(TYPE);  // elements of a vector of B
+#endif
 const uint AHEAD = 4u;  // vectors read at once
 
 // The elements of a vector as up to eight floats. The first EACH are used.
@@ -44,8 +55,24 @@ void spread(uvec4 x, out vec4 low, out vec4 high) {
     }
 }
 
-#if defined(AXIS_k_contiguous)
+// The elements of a vector of B.
+void spread_b(uvec4 x, out vec4 low, out vec4 high) {
+#ifdef BFLOAT16_B
+    uvec4 even = x << 16, odd = x & 0xFFFF0000u;
+    low = uintBitsToFloat(uvec4(even.x, odd.x, even.y, odd.y));
+    high = uintBitsToFloat(uvec4(even.z, odd.z, even.w, odd.w));
+#else
+    spread(x, low, high);
+#endif
+}
+
+#ifdef ALONG_K
 const uint LANES = 32u;
+#ifdef BFLOAT16_B
+const uint A_EACH = 4u;  // two vectors of A for each of B
+#else
+const uint A_EACH = EACH;
+#endif
 shared float s_sums[TILE_ROWS * INVOCATIONS];
 
 void main() {
@@ -57,7 +84,7 @@ void main() {
     uint a_from[TILE_ROWS];
     float sums[TILE_ROWS];
     [[unroll]] for (uint m = 0u; m < TILE_ROWS; ++m) {
-        a_from[m] = (a_offset + t.at[0] + min(t.row + m, rows - 1u) * a_row) / EACH;
+        a_from[m] = (a_offset + t.at[0] + min(t.row + m, rows - 1u) * a_row) / A_EACH;
         sums[m] = 0.0;
     }
     uint end = t.end / EACH;
@@ -68,9 +95,14 @@ void main() {
         [[unroll]] for (uint n = 0u; n < AHEAD; ++n) {
             if (v + n * LANES >= end) break;
             vec4 low, high, a_low, a_high;
-            spread(found[n], low, high);
+            spread_b(found[n], low, high);
             [[unroll]] for (uint m = 0u; m < TILE_ROWS; ++m) {
+#ifdef BFLOAT16_B
+                a_low = uintBitsToFloat(a_vectors[a_from[m] + 2u * (v + n * LANES)]);
+                a_high = uintBitsToFloat(a_vectors[a_from[m] + 2u * (v + n * LANES) + 1u]);
+#else
                 spread(a_vectors[a_from[m] + v + n * LANES], a_low, a_high);
+#endif
                 sums[m] += dot(low, a_low);
                 if (EACH == 8u) sums[m] += dot(high, a_high);
             }
@@ -155,7 +187,7 @@ void main() {
 #define MULTIPLY(n) \
     if (k + n * GROUPS < count) { \
         vec4 b_low, b_high; \
-        spread(found[n], b_low, b_high); \
+        spread_b(found[n], b_low, b_high); \
         uint place = (k + n * GROUPS) * TILE_ROWS; \
         EACH_ROW(MULTIPLY_ROW) \
     }

@@ -24,14 +24,14 @@ def blocked_weights(g: Nodes) -> None:
         if weights is None or weights.name != "DEQUANTIZE" or (
                 g.only_user(weights) != (gemm, "b_tensor")):
             continue
-        if g.traits.slow_barriers and _keep(g, weights):
+        if g.traits.slow_barriers and keeps(g, weights):
             continue  # there, multiplying takes longer than reading
         new = _blocked(gemm, weights)
         if new is not None:
             g.replace([weights, gemm], new)
 
 
-def _keep(g: Nodes, weights: Node) -> bool:
+def keeps(g: Nodes, weights: Node) -> bool:
     """Whether the weights are constants that can be kept dequantized, which takes room."""
     nbytes = output_of(weights).total_tensor_size_in_bytes
     kept = nbytes <= g.room and all(s.root.constant for _, s in weights.slots("input"))

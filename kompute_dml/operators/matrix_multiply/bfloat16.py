@@ -1,0 +1,141 @@
+"""GEMM of FLOAT32 by a B whose numbers are BFLOAT16: the upper halves of FLOAT32. DirectML has no
+such type, so B is described as UINT16. Graphs make it of constants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ...desc import TensorDesc
+from ...dtypes import DataType
+from ...lowering.builder import PlanBuilder
+from ...lowering.kernel import Kernel, choose
+from ...lowering.plan import Plan, Target
+from ...runtime.traits import DeviceTraits
+from ...tuning import work_key
+from .. import elementwise as _elementwise  # noqa: F401  (registers CAST)
+from ..base import OperatorDesc, definitions, widened
+from .float_dispatch import dispatch_product, matrix_views, oriented
+from .float_product import FloatLaunch, FloatProduct, MatrixView
+from .gemm import GemmOperatorDesc
+
+VECTOR = 8
+"""Elements of B in 16 bytes."""
+MOST_ROWS = 8
+_WIDEN, _INVOCATIONS = "widen_bfloat16", 256
+_SIZES = {"k": (8, 2048), "mn": (128, 32)}
+"""Columns of a tile, and what its parts of K are multiples of, by the axis of B's vectors."""
+
+
+def _widen(p: PlanBuilder, slot: str, y: Any, count: int) -> None:
+    """Write the numbers of a slot."""
+    vectors = -(-count // VECTOR)
+    p.dispatch(_WIDEN, -(-vectors // _INVOCATIONS), x=p.read(slot, 0, count), y=y,
+               push={"count": vectors}, spec={"LOCAL_SIZE": _INVOCATIONS})
+
+
+def _lower_widen(d: OperatorDesc, target: Target) -> Plan:
+    p = PlanBuilder(target, d)
+    _widen(p, "input_tensor", p.write("output_tensor"), d.output_tensor.element_count)
+    return p.build()
+
+
+WidenDesc: Any = widened(
+    definitions()["DML_OPERATOR_CAST"].desc_class, name="BFLOAT16_TO_FLOAT", lower=_lower_widen,
+    in_place=False)
+"""From UINT16 to FLOAT32, both packed and aligned to 16 bytes, a multiple of 8 elements."""
+
+
+class WideningProduct(FloatProduct):
+    """A product by such a B."""
+
+    def __init__(self, p: PlanBuilder) -> None:
+        d = p.desc
+        y = d.output_tensor
+        output = MatrixView(p.write("output_tensor"), y.strides, y.base_alignment)
+        k = oriented(d.a_tensor.sizes, d.trans_a)[-1]
+        super().__init__(y.sizes, k, y.data_type.itemsize, matrix_views(p, output))
+
+    @property
+    def skinny_axis(self) -> str:
+        axis = self.vectors("b", VECTOR) if self.rows <= MOST_ROWS else ""
+        return "" if axis == "k" and self.vectors("a", 4) != "k" else axis
+
+    @property
+    def work(self) -> str:
+        return work_key("gemm f32 b16", self.rows, self.k, self.columns, self.batches)
+
+
+@dataclass(frozen=True)
+class _Rows(Kernel[WideningProduct]):
+    """Up to eight rows, by vectors of B."""
+
+    axis: str
+    rows: int
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self._variant.replace(".", "-")
+
+    @property
+    def _variant(self) -> str:
+        return f"gemm_few_rows.{'k' if self.axis == 'k' else 'n'}_bfloat16.r{self.rows}"
+
+    def shader(self, g: WideningProduct) -> str:
+        return self._variant
+
+    def serves(self, g: WideningProduct, traits: DeviceTraits) -> str | None:
+        if g.skinny_axis != self.axis:
+            return f"it has more than eight rows, or no vectors along {self.axis}"
+        return None if self.rows // 2 < g.rows <= self.rows else f"it has {g.rows} rows"
+
+    def estimate(self, g: WideningProduct, traits: DeviceTraits) -> float:
+        return 0.0
+
+    def lower(self, g: WideningProduct, p: PlanBuilder) -> None:
+        columns, k = _SIZES[self.axis]
+        traits = p.device
+        dispatch_product(p, g, FloatLaunch(
+            self._variant, self.rows, columns, k, longest=k * (traits.max_loop_passes // 2),
+            busy=4 * traits.cores))
+
+
+class _Widened(Kernel[WideningProduct]):
+    """The numbers of B first."""
+
+    name = "widened"
+
+    def estimate(self, g: WideningProduct, traits: DeviceTraits) -> float:
+        return 1.0
+
+    def lower(self, g: WideningProduct, p: PlanBuilder) -> None:
+        d = p.desc
+        b: TensorDesc = d.b_tensor
+        reach = p.read("b_tensor").length
+        numbers = p.temporary(4, -(-reach // VECTOR) * VECTOR)
+        _widen(p, "b_tensor", numbers, reach)
+        values = {f.name: getattr(d, f.name) for f in fields(GemmOperatorDesc) if f.init}
+        product = GemmOperatorDesc(**values | {
+            "b_tensor": TensorDesc(DataType.FLOAT32, b.sizes, b.strides)})
+        p.include(product.operator.lower(product, p.target), {"b_tensor": numbers.reading()})
+
+
+KERNELS: tuple[Kernel[WideningProduct], ...] = (
+    *(_Rows(axis, rows) for axis in _SIZES for rows in (1, 2, 4, 8)), _Widened())
+
+
+def _lower(d: OperatorDesc, target: Target) -> Plan:
+    p = PlanBuilder(target, d)
+    g = WideningProduct(p)
+    choose(KERNELS, g, p).lower(g, p)
+    return p.build()
+
+
+WideningGemmDesc: Any = widened(GemmOperatorDesc, lower=_lower)
+"""B is UINT16, packed and aligned to 16 bytes, a multiple of 8 elements."""
+
+
+def serves(d: OperatorDesc, target: Target) -> bool:
+    """Whether a product by B's upper halves is one that a kernel reads as they are."""
+    p = PlanBuilder(target, d)
+    return bool(WideningProduct(p).skinny_axis)
