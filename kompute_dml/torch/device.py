@@ -25,6 +25,7 @@ from ..runtime.heap import Allocation
 from . import fallback, memory, tape
 from .decompositions import decompositions, references
 from .module import Module
+from .patches import Guard
 from .rows.random import drawn_from
 from .table import LOWERINGS
 from .types import Unsupported
@@ -410,7 +411,8 @@ _VIEWS = ("as_strided", "view", "_reshape_alias", "unfold", "set_.source_Storage
 
 def register() -> tuple[object, ...]:
     """Name the device and register its operators. The result must live as long as the process."""
-    _setup_privateuseone_for_python_backend(memory.NAME, backend_module=Module())
+    _setup_privateuseone_for_python_backend(
+        memory.NAME, backend_module=Module(), device_guard=Guard())
     # Else .to("kompute") unties tied weights, whose gradients then are wrong.
     torch.__future__.set_swap_module_params_on_conversion(True)
     everything = torch.library.Library("_", "IMPL")

@@ -5,7 +5,9 @@ Each is one function of PyTorch's that is wrapped, with the reason. A test pins 
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -63,8 +65,47 @@ def _pinning(before: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
     return functools.wraps(before)(pin_memory)
 
 
+class Guard(torch._C._acc.DeviceGuard):
+    """What PyTorch asks for the device's type. It also asks while an error of a backward pass
+    unwinds, and Python ends the process where a function returns with an error pending."""
+
+    def type_(self) -> object:
+        """The type. A pending error is raised here, and kept for :func:`_running_backward`."""
+        try:
+            _raise_pending()
+        except BaseException as error:
+            _local.pending = error
+        return _PRIVATE
+
+
+_PRIVATE = torch._C._autograd.DeviceType.PrivateUse1
+_raise_pending = ctypes.pythonapi.PyErr_Occurred
+"""Called so, it raises the error itself."""
+_raise_pending.restype = ctypes.c_void_p
+_local = threading.local()
+
+
+def _running_backward(before: Callable[..., object]) -> Callable[..., object]:
+    """Where the guard has kept an error, PyTorch has lost it."""
+    def run(*args: object, **kwargs: object) -> object:
+        try:
+            return before(*args, **kwargs)
+        except SystemError:
+            error = getattr(_local, "pending", None)
+            if error is None:
+                raise
+            raise error from None
+        finally:
+            _local.pending = None
+
+    return functools.wraps(before)(run)
+
+
 def register() -> None:
     """Wrap the functions."""
+    for module in (torch.autograd, torch.autograd.graph):
+        module._engine_run_backward = _running_backward(  # type: ignore[attr-defined]
+            module._engine_run_backward)
     torch._tensor_str._tensor_str = _printing(torch._tensor_str._tensor_str)
     torch.accelerator.synchronize = _synchronizing(torch.accelerator.synchronize)
     wrapper = torch._TorchCompileInductorWrapper

@@ -364,3 +364,20 @@ def test_singular_matrices_raise(where: str) -> None:
     torch.testing.assert_close(ours.grad.cpu(), x.grad, rtol=1e-4, atol=1e-4)
     with pytest.raises(torch.linalg.LinAlgError, match="singular"):
         compiled(torch.zeros(3, 3, device=where))
+
+
+def test_errors_while_a_backward_pass_is_traced_break_the_graph() -> None:
+    """PyTorch asks the device's guard for its type while the error unwinds."""
+    def filled(x: torch.Tensor, where: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+        return x.index_fill(0, where, number * 2)
+
+    values = [torch.randn(3), torch.tensor([1]), torch.tensor(2.0)]
+    ours = [v.to("kompute") for v in values]
+    for x in (values[0], values[2], ours[0], ours[2]):
+        x.requires_grad_()
+    compiled = torch.compile(filled, backend="kompute_dml")
+    expected, found = filled(*values), compiled(*ours)
+    grads = [torch.autograd.grad([y], [v[0], v[2]], [torch.ones_like(y)])
+             for y, v in ((expected, values), (found, ours))]
+    for x, y in zip(*grads):
+        torch.testing.assert_close(y.cpu(), x)

@@ -19,6 +19,7 @@ USED = (
     "_TorchCompileInductorWrapper.__call__", "Tensor.pin_memory", "accelerator.synchronize",
     "utils.backend_registration._setup_privateuseone_for_python_backend",
     "__future__.set_swap_module_params_on_conversion", "storage.UntypedStorage.copy_",
+    "_C._acc.DeviceGuard", "autograd.graph._engine_run_backward", "autograd._engine_run_backward",
     "_decomp.core_aten_decompositions", "_guards.TracingContext.try_get",
 )
 
