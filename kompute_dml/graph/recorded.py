@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import ValidationError
 from ..layout import Ints
+from ..runtime import lent
 from ..runtime.heap import ALIGNMENT, Allocation, Place, Slot
 from ..runtime.pipelines import Compiled
 from ..runtime.recorder import Recording
@@ -353,7 +354,7 @@ class Result:
     def values(self, out: np.ndarray | None = None) -> np.ndarray:
         """Wait for the run and copy the elements to contiguous ``out``, or to a new array."""
         y, runtime = self.array, self.device.runtime
-        out = np.empty(y.shape, y.dtype) if out is None else out
+        out = lent.empty(self.nbytes).view(y.dtype).reshape(y.shape) if out is None else out
         if not self.nbytes:
             return out
         with runtime.lock:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from . import lent
 from .heap import ALIGNMENT, Allocation, Block
 from .kp_engine import HostBuffer
 from .pipelines import Pipelines
@@ -134,7 +135,7 @@ class Transfer:
         """Wait for the bytes of ``source`` from ``offset`` (a multiple of 4) on, and copy them to
         ``out`` or a new array."""
         self.moves += 1
-        result = np.empty(nbytes, np.uint8) if out is None else out
+        result = lent.empty(nbytes) if out is None else out
         if self._engine.host_reads_storage:
             begin = source.offset + offset
             result[:] = self._idle(source).bytes[begin : begin + nbytes]
