@@ -112,7 +112,8 @@ def test_nothing_is_imported_inside_of_functions() -> None:
 
 _PUBLIC = {"_replace", "_asdict", "_exit"}
 _PYTORCHS = {
-    "_boxed_call", "_dispatch_has_kernel", "_dispatch_has_kernel_for_dispatch_key", "_dynamo",
+    "_acc", "_autograd", "_boxed_call", "_dispatch_has_kernel",
+    "_dispatch_has_kernel_for_dispatch_key", "_dynamo", "_engine_run_backward",
     "_from_dlpack", "_int_mm", "_linalg_check_errors", "_linalg_solve_ex", "_op_dk", "_ops",
     "_pin_memory", "_schema", "_tensor_str", "_to_copy", "_version",
 }
