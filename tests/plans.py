@@ -11,6 +11,7 @@ from kompute_dml.desc import tensor_of
 from kompute_dml.graph import builder, compiled, planner
 from kompute_dml.lowering.kernel import Kernel
 from kompute_dml.lowering.plan import PARAMS, PERSISTENT, TEMPORARY, ZEROED, Plan
+from kompute_dml.runtime.pipelines import Pipelines
 
 
 def checked(desc: Any, plan: Plan) -> Plan:
@@ -39,6 +40,7 @@ def without_pipelines(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(planner, name, lambda *_, **__: None)
     for module in (builder, compiled):
         monkeypatch.setattr(module, "begin", lambda *_, **__: None)
+    monkeypatch.setattr(Pipelines, "begin_ahead", lambda *_: None)
 
 
 class _Unchanged:

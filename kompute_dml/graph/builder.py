@@ -200,8 +200,11 @@ class Builder(Planner):
             self._hold(storage, x, allocation)
         return [replace(a, host=x) for a, x in zip(arrays, values)]
 
-    def _hold(self, storage: Storage, values: np.ndarray, allocation: Allocation) -> None:
-        self._own.add(allocation)
+    def _hold(
+        self, storage: Storage, values: np.ndarray, allocation: Allocation | None
+    ) -> None:
+        if allocation is not None:
+            self._own.add(allocation)
         storage.constant, storage.allocation = True, allocation
         if values.nbytes <= FEW:
             # A copy: ONNX Runtime frees its own memory once a session is made.

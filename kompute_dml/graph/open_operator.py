@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from ..desc import TensorDesc
 from ..lowering.kernel import ChosenKernels
 from ..lowering.plan import Dispatch, Operand, Plan
 from ..operators.base import OperatorDesc
+from ..runtime.pipelines import Shader
 from ..sizes import Guards, Settled, Size, SizeTrace, evaluator, value_of
 from .step import compile_repacking, owning, wanted_of
 
@@ -87,6 +89,23 @@ class OpenOperator:
         self.classes.insert(0, made)
         del self.classes[MAX_CLASSES if isinstance(made, OperatorClass) else MAX_SIZES:]
         return made
+
+    def shaders_at(self, sizes_to_come: Iterable[Sequence[int]]) -> set[Shader]:
+        """The shaders for values that none of its classes serves."""
+        shaders, known_sizes = set[Shader](), set[tuple[int, ...]]()
+        for values in sizes_to_come:
+            if any(known.holds(values) for known in self.classes):
+                continue
+            sizes = tuple(self._evaluate(*values))
+            if sizes in known_sizes:
+                continue
+            known_sizes.add(sizes)
+            numbers = dict(zip(self._sizes, sizes))
+            with contextlib.suppress(Exception):  # no such sizes come, or they tell what they take
+                plan = self._planned(numbers.__getitem__)
+                shaders.update((d.variant, d.variant.pack_spec(d.spec).tobytes())
+                               for d in (*plan.initialize, *plan.execute))
+        return shaders
 
     def _planned(self, number: Callable[[Size], int]) -> Plan:
         """The plan for these numbers instead of the open sizes."""

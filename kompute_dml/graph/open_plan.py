@@ -23,6 +23,7 @@ from ..runtime.heap import Slot
 from ..runtime.pipelines import Compiled, Shader
 from ..runtime.windows import SIZE as WINDOW
 from ..sizes import Guards, Settled, Size, SizeTrace, any_open, evaluator, is_open
+from .ahead import FIRST_SIZES, compiles_ahead, sizes_around
 from .array import Array
 from .builder import Builder
 from .memory import MemoryUse, Storage, aligned, share, side_by_side
@@ -30,7 +31,7 @@ from .node import Node
 from .open_operator import OpenOperator, OperatorClass, SizesOnly, open_sizes
 from .planner import Preparations
 from .recorded import Allowed, RecordedPlan, Result
-from .step import Step, begin, run_in_place
+from .step import Step, begin, begin_ahead, run_in_place
 from .switches import IN_PLACE, MEMORY, disabled
 
 if TYPE_CHECKING:
@@ -216,6 +217,8 @@ class OpenPlan:
         """Of the last run, whatever its sizes."""
         self.layouts = 0
         """How often memory was laid out."""
+        self._came = 0
+        """How many sizes came so far."""
         self.lowered = 0
         """Operators that were lowered, for a class of sizes each."""
 
@@ -235,20 +238,30 @@ class OpenPlan:
         """The operators that are lowered anew for each size, and why."""
         return [o.why for o in self._operators if o.why]
 
+    def serves(self, values: Sequence[int]) -> bool:
+        """Whether it has a plan for these values of the trace's variables."""
+        return self._guards.hold(values)
+
     def at(self, values: Sequence[int]) -> RecordedPlan | None:
         """The plan for these values of the trace's variables. None if it does not serve them."""
-        if not self._guards.hold(values):
+        if not self.serves(values):
             return None
         builder = self._builder
         classes: dict[OpenOperator, OperatorClass | SizesOnly] = {}
         compiled: dict[OpenOperator, CompiledOperator] = {}
+        new: list[OpenOperator] = []
         for operator in self._operators:
             c = classes[operator] = operator.at(values)
             compiled[operator] = c.at(values)
             if c not in self._pipelines:
                 self._pipelines[c] = begin(builder.device, [c.compiled])
-                builder.shaders.update(c.compiled.pipelines())
                 self.lowered += 1
+                if self._came < FIRST_SIZES or not builder.shaders.issuperset(
+                        c.compiled.pipelines()):
+                    new.append(operator)
+                builder.shaders.update(c.compiled.pipelines())
+        self._came += 1
+        self._compile_ahead(values, new)
         self._make_room(values, compiled)
         rest = self._rest(*values)
         twins = self._twins
@@ -276,6 +289,16 @@ class OpenPlan:
             steps.append(Step(now, places))
         builder.prepare()
         return self._recorded(steps, rest[len(self._parts):])
+
+    def _compile_ahead(self, values: Sequence[int], operators: Sequence[OpenOperator]) -> None:
+        """Let threads compile what operators take at sizes around these."""
+        device = self._builder.device
+        if not operators or not compiles_ahead(device):
+            return
+        around = [v for v in sizes_around(values) if self.serves(v)]
+        shaders = set().union(*(operator.shaders_at(around) for operator in operators))
+        begin_ahead(device, shaders)
+        self._builder.shaders.update(shaders)
 
     def _places(
         self, number: int, of: OperatorClass | SizesOnly | None,

@@ -123,6 +123,13 @@ def begin_slow(device: Device, compiled: CompiledOperator) -> None:
         _begin(device, slow)
 
 
+def begin_ahead(device: Device, shaders: Collection[Shader]) -> None:
+    """Let threads compile shaders that sizes to come may take, once there is nothing else to do."""
+    runtime = device.runtime
+    with runtime.lock:
+        runtime.pipelines.begin_ahead(shaders)
+
+
 def _begin(device: Device, wanted: list[Shader]) -> list[Compiled]:
     runtime = device.runtime
     with runtime.lock:

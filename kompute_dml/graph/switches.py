@@ -16,7 +16,7 @@ SWITCH, OLD_SWITCH = "KOMPUTE_DML_DISABLE_PASSES", "KOMPUTE_DML_UNFUSED"
 CONSTANT_FOLDING, CHANNELS_LAST = "constant_folding", "channels_last"
 QDQ, INTEGERS = "qdq", "integer_products"
 MEMORY, IN_PLACE, REPACKING, BRANCHES = "memory", "in_place", "repacking", "branches"
-OPEN_SIZES = "open_sizes"
+OPEN_SIZES, AHEAD = "open_sizes", "ahead"
 _OTHERS = {
     CONSTANT_FOLDING: "what only constants make is computed once; dequantized weights as long as "
                       "they take at most a quarter of the device's memory",
@@ -28,6 +28,7 @@ _OTHERS = {
     MEMORY: "values that are never alive together share memory",
     IN_PLACE: "an operator writes over an input that has no later reader",
     OPEN_SIZES: "one plan of an ONNX model serves many sizes of its inputs",
+    AHEAD: "on a GPU, threads compile what new sizes of an ONNX model's inputs may take",
     BRANCHES: "operators that do not depend on one another run without a barrier",
 }
 """Optimizations that are no passes."""

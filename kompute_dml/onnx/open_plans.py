@@ -74,9 +74,13 @@ class OpenPlans:
                     return plan
         return None
 
+    def serves(self, pattern: SizePattern, values: Sequence[int]) -> bool:
+        """Whether a plan serves these values of a pattern's variables."""
+        return any(opened.serves(values) for known, _, opened in self._plans
+                   if known.shapes == pattern.shapes)
+
     def pattern(self, shapes: Sequence[Ints]) -> SizePattern | None:
-        """The pattern of these sizes and of those before. None if no other ones came so far, or it
-        is one that was declined."""
+        """The pattern of these sizes and of those before. None if no other ones came so far."""
         last, self._last = self._last, [*shapes]
         if last is None or any(len(a) != len(b) for a, b in zip(last, shapes)):
             return None
@@ -97,8 +101,7 @@ class OpenPlans:
                 written[i][d] = len(variables) - 1, 0
         if not variables:
             return None
-        pattern = SizePattern(tuple(map(tuple, written)), tuple(n for n, _ in variables))
-        return None if pattern.shapes in self.declined else pattern
+        return SizePattern(tuple(map(tuple, written)), tuple(n for n, _ in variables))
 
     def reasons(self) -> list[str]:
         """What keeps plans from serving all sizes, each said once."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import DmlError, OutOfMemoryError, UnsupportedError, ValidationError
+from ..graph.ahead import FIRST_SIZES, Survey, compiles_ahead, sizes_around
 from ..graph.array import Array, device_type
 from ..graph.builder import Builder
 from ..graph.memory import aligned
@@ -22,6 +23,7 @@ from ..graph.open_plan import OpenBuilder
 from ..graph.planner import Preparations, uncollected
 from ..graph.recorded import Input, RecordedPlan, Resident, Result
 from ..graph.recordings import Places
+from ..graph.step import begin_ahead
 from ..graph.switches import OPEN_SIZES, disabled
 from ..layout import Ints, packed_strides
 from ..operators.matrix_multiply.bfloat16 import VECTOR, WidenDesc
@@ -32,7 +34,7 @@ from ..sizes import Shaped, SizeTrace, any_open, settled
 from . import mapping, placement, shapes
 from .graph import OnnxNode, OnnxValue, uses
 from .layers import Layers, label, split
-from .open_plans import OpenPlans
+from .open_plans import OpenPlans, SizePattern
 
 if TYPE_CHECKING:
     from ..device import Device
@@ -49,6 +51,9 @@ _SMALL = 64 << 10
 _PIECE = 1 << 16
 """The numbers of a constant that are looked at at a time."""
 _PRODUCTS = ("MatMul", "FusedMatMul", "Gemm", "FusedGemm", "FusedMatMulActivation")
+_NODES_AHEAD = 500
+"""The most nodes that are planned for other sizes ahead at one of the first sizes, some 0.2 ms
+each."""
 _STAND_INS = (1, 256)
 """Substitutes for unknown sizes: operators choose other shaders for few rows."""
 
@@ -141,6 +146,10 @@ class Region:
         """The last key of a plan, and how often it came."""
         self.planned = 0
         """Plans that were built so far."""
+        self._new: SizePattern | None = None
+        """The pattern of sizes that no plan served before."""
+        self._came = 0
+        """How many sizes came so far, that had no plan."""
         self._lock = threading.Lock()
         self._shaders: set[Shader] = set()
         """The shaders of all plans. Their pipelines go with the last region that uses them."""
@@ -199,8 +208,10 @@ class Region:
             if plan is None or (often and plan.common is not None):
                 known = {i: x.copy() for i, x in host_values.items()}
                 if plan is None:
-                    plan = self._of_open(shapes, known, resident) or self._build(
-                        shapes, known, resident)
+                    plan = self._of_open(shapes, known, resident)
+                    if plan is None:
+                        plan = self._build(shapes, known, resident)
+                    self._compile_ahead(known)
                 else:
                     with contextlib.suppress(OutOfMemoryError):
                         plan = self._build(shapes, known, resident)
@@ -357,10 +368,12 @@ class Region:
         values = tuple(x.tobytes() for x in known.values())
         plan = self._open.at(shapes, (values, *[i for i in resident if i not in self._kept]))
         pattern = None if plan is not None else self._open.pattern(shapes)
-        if pattern is not None:
+        self._new = pattern
+        if pattern is not None and pattern.shapes not in self._open.declined:
             trace = SizeTrace()
             variables = tuple(trace.variable(n) for n in pattern.values)
             builder = OpenBuilder(self.device, trace, pattern.values, self._prepared)
+            builder.shaders |= self._shaders  # what sizes before took is expected
             try:
                 with uncollected():
                     inputs, results = self._emit(builder, pattern.over(variables), known)
@@ -378,6 +391,23 @@ class Region:
             self._use(plan.common.shaders)
         self._explain_open()
         return plan
+
+    def _compile_ahead(self, known: dict[int, np.ndarray]) -> None:
+        """Let threads compile what sizes around new ones take, where no plan for many sizes serves
+        them: at the first few sizes, each time a part of it."""
+        pattern, self._new = self._new, None
+        count, self._came = self._came, self._came + 1
+        if pattern is None or count > FIRST_SIZES or not compiles_ahead(self.device):
+            return
+        around = [v for v in sizes_around(pattern.values) if not self._open.serves(pattern, v)]
+        take = _NODES_AHEAD // len(self.nodes)
+        shaders: set[Shader] = set()
+        for values in around if take >= len(around) else around[(count - 1) * take :][:take]:
+            survey = Survey(self.device, self._prepared)
+            with contextlib.suppress(Exception):  # no such sizes come, or they tell what they take
+                shaders |= survey.shaders_of(*self._emit(survey, pattern.over(values), known))
+        begin_ahead(self.device, shaders)
+        self._use(shaders)
 
     def _explain_open(self) -> None:
         """Say what keeps plans from serving all sizes, if that is asked for."""

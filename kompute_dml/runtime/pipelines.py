@@ -118,10 +118,22 @@ class Pipelines:
         if not self._engine.shares_pipelines:
             return []
         keys = sorted(dict.fromkeys(wanted), key=lambda key: -key[0].compile_cost)
-        new = [key for key in keys if key not in self._living]
+        new = {key for key in keys if key not in self._living}
         held = {key: self._shared(*key) for key in keys}
-        self._ahead.add([held[key] for key in new])
+        self._ahead.add([held[key] for key in keys
+                         if key in new or self._ahead.is_spare(held[key])])
         return [*held.values()]
+
+    def begin_ahead(self, shaders: Collection[Shader]) -> None:
+        """Let threads compile what :meth:`get` may ask for later, once there is nothing else to do,
+        while pipelines take at most half of what they may."""
+        if not self._engine.shares_pipelines:
+            return
+        new = []
+        for key in sorted(shaders, key=lambda key: key[0].compile_cost):
+            if key not in self._living and self.nbytes + self._estimate(key) <= MAX_BYTES // 2:
+                new.append(self._shared(*key))
+        self._ahead.add_spare(new)
 
     def _shared(self, variant: Variant, spec: bytes) -> Compiled:
         key = variant, spec
@@ -145,7 +157,8 @@ class Pipelines:
     def _drop(self, shaders: Collection[Shader]) -> None:
         """Drop what is compiled of shaders. Recordings that have it go on."""
         for shader in shaders:
-            if self._compiled.pop(shader, None) is not None:
+            if (compiled := self._compiled.pop(shader, None)) is not None:
+                self._ahead.leave_out(compiled)
                 self.nbytes -= self._estimate(shader)
         for key in [k for k in self._cache if k[:2] in shaders]:
             del self._cache[key]
@@ -203,6 +216,8 @@ class _Ahead:
         self._most = most
         self._at_end = at_end
         self._waiting: deque[Compiled] = deque()
+        self._spare: dict[Compiled, None] = {}
+        """What is compiled once nothing is waiting."""
         self._threads: set[threading.Thread] = set()
         self._lock = threading.Lock()
         self._stopped = False
@@ -213,12 +228,39 @@ class _Ahead:
         self._waiting.extend(new)
         self._start()
 
+    def add_spare(self, new: list[Compiled]) -> None:
+        if self._stopped or not new:
+            return
+        self._spare.update(dict.fromkeys(new))
+        self._start()
+
+    def leave_out(self, compiled: Compiled) -> None:
+        """Do not compile it, if it is spare."""
+        self._spare.pop(compiled, None)
+
+    def is_spare(self, compiled: Compiled) -> bool:
+        """Whether it is compiled once nothing is waiting."""
+        return compiled in self._spare
+
+    def _next(self) -> Compiled:
+        """What is to be compiled now. Raises LookupError if there is nothing left."""
+        try:
+            compiled = self._waiting.popleft()
+        except IndexError:
+            return self._spare.popitem()[0]
+        self._spare.pop(compiled, None)
+        return compiled
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._waiting or self._spare)
+
     def _start(self) -> None:
         """Start a thread, if there is work for one. It starts the next, so that who plans waits
         for one start."""
         # No thread can start while the interpreter ends. Then get() compiles.
         with contextlib.suppress(RuntimeError), self._lock:
-            if not self._waiting or self._stopped or len(self._threads) >= self._most:
+            if not self._has_work or self._stopped or len(self._threads) >= self._most:
                 return
             thread = threading.Thread(target=self._work, name="kompute_dml-compile", daemon=True)
             self._threads.add(thread)
@@ -232,8 +274,8 @@ class _Ahead:
         try:
             self._start()
             while self._has_more():
-                with contextlib.suppress(IndexError):  # another thread has it
-                    compiled = self._waiting.popleft()
+                with contextlib.suppress(LookupError):  # another thread has it
+                    compiled = self._next()
                     with contextlib.suppress(Exception):  # get() tries again, and reports it
                         compiled.get()
         finally:
@@ -243,20 +285,21 @@ class _Ahead:
     def _has_more(self) -> bool:
         """Whether this thread goes on."""
         with self._lock:
-            if self._waiting:
+            if self._has_work:
                 return True
             if self._stopped or len(self._threads) > 1:
                 self._threads.discard(threading.current_thread())
                 return False
         self._at_end()
         with self._lock:
-            if not self._waiting:
+            if not self._has_work:
                 self._threads.discard(threading.current_thread())
-            return bool(self._waiting)
+            return self._has_work
 
     def stop(self) -> None:
         self._stopped = True
         self._waiting.clear()
+        self._spare.clear()
         with self._lock:
             threads = self._threads - {threading.current_thread()}
         for thread in threads:

@@ -364,32 +364,97 @@ def test_a_graph_is_compiled_in_threads(
     assert not {name for name, _ in compiled[done:]} & {*graph.variants}, "compiled twice"
 
 
-def test_the_slowest_are_compiled_first() -> None:
+class _NoDriver:
+    """An engine of a GPU that only notes what it compiles."""
+
+    adapter = type("Adapter", (), {"is_cpu": False})
+    shares_pipelines = True
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+
+    def compile(self, variant: Any, spec: np.ndarray) -> str:
+        assert self.goes_on.wait(60)
+        self.done.append(variant.name)
+        return str(variant.name)
+
+    def keep_compiled(self) -> None:
+        pass
+
+
+@pytest.fixture
+def one_thread() -> tuple[_NoDriver, pipelines.Pipelines]:
+    """Pipelines that one thread compiles, without a driver."""
+    engine: Any = _NoDriver()
+    cache = pipelines.Pipelines(engine, shader_library.ShaderLibrary(frozenset()))
+    cache._ahead._most = 1
+    return engine, cache
+
+
+def _of(*names: str) -> list[pipelines.Shader]:
     known = shader_library._all_variants()
+    return [(known[name], b"") for name in names]
+
+
+def test_the_slowest_are_compiled_first(
+    one_thread: tuple[_NoDriver, pipelines.Pipelines]
+) -> None:
     names = ["elementwise_chain", "gemm_coopmat.t64", "pooling_planes.max.last",
              "gemm_coopmat.t64.tail", "gemm.t64"]
-    done: list[str] = []
-
-    class OfThreads:
-        adapter = type("Adapter", (), {"is_cpu": False})
-        shares_pipelines = True
-
-        def compile(self, variant: Any, spec: np.ndarray) -> str:
-            done.append(variant.name)
-            return variant.name
-
-        def keep_compiled(self) -> None:
-            pass
-
-    cache = pipelines.Pipelines(OfThreads(), None)  # type: ignore[arg-type]
-    cache._ahead._most = 1
+    engine, cache = one_thread
+    done = engine.done
     for _ in range(2):
-        cache.begin([(known[name], b"") for name in names])
+        cache.begin(_of(*names))
         _end(cache)
     order = ["gemm_coopmat.t64.tail", "gemm_coopmat.t64", "elementwise_chain", "gemm.t64",
              "pooling_planes.max.last"]
     assert done == order, "each once"
     assert [v.compile_cost >= pipelines.SLOW for v, _ in cache._compiled] == [True] + [False] * 4
+
+
+def test_what_may_be_needed_is_compiled_after_what_is(
+    one_thread: tuple[_NoDriver, pipelines.Pipelines]
+) -> None:
+    engine, cache = one_thread
+    engine.goes_on.clear()
+    cache.begin(_of("one_hot"))
+    cache.begin_ahead(_of("tile", "gemm.t64", "scatter"))
+    cache.begin_ahead(_of("tile", "one_hot"))
+    cache.begin(_of("reduce_lines", "tile"))
+    engine.goes_on.set()
+    _end(cache)
+    assert engine.done[0] == "one_hot"
+    assert set(engine.done[1:3]) == {"reduce_lines", "tile"}
+    assert engine.done[3:] == ["gemm.t64", "scatter"]
+
+
+def test_what_may_be_needed_takes_half_of_the_room(
+    one_thread: tuple[_NoDriver, pipelines.Pipelines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, cache = one_thread
+    tile, larger = _of("tile", "gemm.t64")
+    for room, expected in ((1, []), (0, ["tile"])):
+        monkeypatch.setattr(pipelines, "MAX_BYTES", 2 * (cache._estimate(tile) - room))
+        cache.begin_ahead([larger, tile])
+        _end(cache)
+        assert engine.done == expected
+
+
+def test_what_nobody_uses_any_more_is_not_compiled(
+    one_thread: tuple[_NoDriver, pipelines.Pipelines]
+) -> None:
+    engine, cache = one_thread
+    engine.goes_on.clear()
+    cache.begin(_of("one_hot"))
+    cache.begin_ahead(_of("tile", "scatter"))
+    cache.use(_of("tile"))
+    cache.left.append(_of("tile"))
+    cache.drop_left()
+    engine.goes_on.set()
+    _end(cache)
+    assert engine.done == ["one_hot", "scatter"]
 
 
 def _noted(device: dml.Device, monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -18,14 +18,18 @@ from onnx import numpy_helper
 
 import kompute_dml as dml
 from kompute_dml.graph.builder import Builder
+from kompute_dml.graph.planner import Preparations
+from kompute_dml.lowering.plan import Target
 from kompute_dml.onnx.fusion import fuse
 from kompute_dml.onnx.mapping import TABLE
 from kompute_dml.onnx.model import read
 from kompute_dml.onnx.placement import place
 from kompute_dml.onnx.region import Region
 from kompute_dml.runtime.pipelines import Shader
-from kompute_dml.runtime.traits import DeviceClass
+from kompute_dml.runtime.traits import EMULATED, emulated
+from kompute_dml.runtime.traits import of as traits_of
 from plans import without_pipelines
+from record_plans import targets
 
 _EARLY = ((16, 24, 128), (9, 27, 13), (88, 92, 148), (89, 91, 149))
 """The first sizes (h, w, t): whole vectors and odd numbers of elements, short and long ones. A
@@ -253,24 +257,11 @@ _UNTYPED = (*_LEGACY, "GroupNormalization", "SimplifiedLayerNormalization", "Swi
 """Operators of which ONNX does not infer the type of the result."""
 _FEW = 6
 """The most values that a specialization constant takes for all sizes."""
-_GPUS: Mapping[str, dict[str, Any]] = {
-    "h200": {"cores": 132, "device_class": DeviceClass.NVIDIA_HOPPER},
-    "unknown": {"cores": 64, "device_class": DeviceClass.UNKNOWN},
-}
-"""Traits of GPUs, of which this device only plans."""
-_LATE_ON_A_GPU = {
-    # Teams of a row, registers of an invocation and vectors: each of few powers of two.
-    **dict.fromkeys(_words("Hardmax LogSoftmax Softmax LpNormalization QLinearSoftmax"), 2),
-    **dict.fromkeys(_words("""
-        MeanVarianceNormalization GroupNormalization InstanceNormalization GroupNorm SkipGroupNorm
-    """), 6),
-    # A row has whole vectors, halves of them or neither; or products have another tile.
-    **dict.fromkeys(_words("AveragePool LpPool QLinearAveragePool Resize MatMul"), 1),
-    "Einsum": 2, "Gather": 3, "ScatterND": 3,
-    "GlobalAveragePool": 1, "TopK": 2,  # vectors that an invocation reads at once
-}
-"""Pipelines that come after the fourth size on a GPU, whose kernels tell more sizes apart than the
-first four show. All constants are bounded: see _FEW."""
+_MOST_AHEAD = 24
+"""The most pipelines that are compiled for other sizes than those that came."""
+_GPUS = ("h200", "no_matrix_units", *EMULATED)
+"""Devices that this one plans for: an H200 with its matrix units, another GPU that has all features
+but these, and typical ones of each class with the features of this device."""
 _BY_VALUES = [("", op) for op in _words("Compress ConstantOfShape NonZero Range")]
 """Values, not the sizes of inputs, tell their sizes."""
 _BY_ATTRIBUTES = [("", op) for op in _words("RandomNormal RandomUniform")]
@@ -326,44 +317,72 @@ def _pipelines(case: Case, region: Region, named: Mapping[str, int]) -> set[Shad
     return {key for step in steps for key in step.compiled.pipelines()}
 
 
-def _early_and_later(
-    case: Case, device: dml.Device, monkeypatch: pytest.MonkeyPatch
-) -> tuple[set[Shader], set[Shader]]:
-    """The shaders of the first sizes, and of the others. A constant takes few values in all."""
-    without_pipelines(monkeypatch)
-    region = region_of(case, device)
-    early, later = (
-        set().union(*(_pipelines(case, region, dict(zip("hwt", sizes))) for sizes in some))
-        for some in (_EARLY, _LATER))
+def _check_few(region: Region, shaders: set[Shader]) -> None:
+    """Raise unless each constant takes few values, and few constants of the model are prepared."""
     # Some kernels read a constant in another order. What a size prepares for itself is not kept.
     assert len(region._prepared) <= _FEW, "sizes prepare constants anew"
     values: dict[tuple[str, int], set[int]] = {}
-    for variant, spec in early | later:
+    for variant, spec in shaders:
         for i, word in enumerate(np.frombuffer(spec, np.uint32).tolist()):
             values.setdefault((variant.name, i), set()).add(word)
     assert max(map(len, values.values()), default=0) <= _FEW, values
-    return early, later
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_sizes_need_no_new_pipelines(
     case: Case, device: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    early, later = _early_and_later(case, device, monkeypatch)
+    without_pipelines(monkeypatch)
+    region = region_of(case, device)
+    early, later = (
+        set().union(*(_pipelines(case, region, dict(zip("hwt", sizes))) for sizes in some))
+        for some in (_EARLY, _LATER))
+    _check_few(region, early | later)
     assert not later - early
 
 
-@pytest.mark.parametrize("traits", _GPUS)
+def as_gpu(name: str, device: dml.Device) -> Target:
+    """What lowerings know of a GPU."""
+    if name not in EMULATED:
+        return targets()[name]
+    with emulated(name):
+        return replace(device.target, traits=traits_of(device.adapter))
+
+
+class Begun:
+    """Notes the shaders that threads are to compile, instead of compiling them."""
+
+    def __init__(self, device: dml.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.needed, self.ahead = set[Shader](), set[Shader]()
+        pipelines = device.runtime.pipelines
+        monkeypatch.setattr(pipelines, "begin", lambda wanted: self.needed.update(wanted) or [])
+        monkeypatch.setattr(pipelines, "begin_ahead", self.ahead.update)
+        monkeypatch.setattr(Preparations, "record", lambda self, _: self.pending.clear())
+
+
+def plan(case: Case, region: Region, sizes: tuple[int, int, int]) -> None:
+    shapes = shapes_of(case, dict(zip("hwt", sizes)))
+    region.plan([np.empty(s, value.dtype) for s, value in zip(shapes, region.inputs)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", _GPUS)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_sizes_need_few_new_pipelines_on_a_gpu(
-    case: Case, traits: str, device: dml.Device, monkeypatch: pytest.MonkeyPatch
+def test_a_gpu_compiles_nothing_after_the_fourth_size(
+    case: Case, name: str, reused: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = device.target
-    monkeypatch.setattr(device, "target", replace(
-        target, traits=replace(target.traits, is_cpu=False, masks_all=False, slow_barriers=False,
-                               local_size=256, subgroup_size=32, **_GPUS[traits])))
-    early, later = _early_and_later(case, device, monkeypatch)
-    assert len(later - early) <= _LATE_ON_A_GPU.get(case.op, 0), later - early
+    """Not even ahead."""
+    reused.target = as_gpu(name, reused)
+    begun = Begun(reused, monkeypatch)
+    region = region_of(case, reused)
+    for sizes in _EARLY:
+        plan(case, region, sizes)
+    early, ahead = begun.needed | begun.ahead, len(begun.ahead - begun.needed)
+    assert ahead <= _MOST_AHEAD
+    for sizes in _LATER:
+        plan(case, region, sizes)
+    _check_few(region, begun.needed)
+    assert not (begun.needed | begun.ahead) - early
 
 
 def test_every_operator_has_a_case() -> None:
