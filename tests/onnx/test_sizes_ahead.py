@@ -10,17 +10,16 @@ import pytest
 pytest.importorskip("onnx", reason="the models are built with onnx")
 
 import kompute_dml as dml
-from kompute_dml.compiler import Operator
 from kompute_dml.graph import ahead
 from kompute_dml.graph.ahead import Survey, sizes_around
-from kompute_dml.graph.open_operator import open_sizes
+from kompute_dml.graph.open_operator import OpenOperator
 from kompute_dml.onnx import region as region_module
 from kompute_dml.onnx.region import Region
 from test_new_sizes import CASES, Begun, Case, as_gpu, plan, region_of, shapes_of
 
 _SIZES, _NEXT = (20, 36, 52), (24, 40, 56)
 _SOFTMAX = Case("Softmax", "f 1 8 h w", axis=3)
-_RESIZE = next(c for c in CASES if c.op == "Resize" and c.attributes["mode"] == "linear")
+_RESIZE = next(c for c in CASES if c.op == "Resize" and c.attributes["mode"] == "cubic")
 
 
 def test_sizes_around_are_longer_and_shorter_and_of_vectors_or_not() -> None:
@@ -95,18 +94,21 @@ def test_what_goes_wrong_for_sizes_that_did_not_come_is_nobodys_error(
     reused.target = as_gpu("h200", reused)
     begun, region = Begun(reused, monkeypatch), region_of(case, reused)
     plan(case, region, _SIZES)
-    real, failed = reused.plan, []
+    failed = []
 
     def fails(*arguments: Any) -> Any:
         failed.append(arguments)
         raise ArithmeticError("such sizes do not come")
 
-    def of_open_sizes(operator: Operator, flags: dml.ExecutionFlags) -> Any:
-        return real(operator, flags) if open_sizes(operator.desc) else fails(operator)
+    looks = OpenOperator.shaders_at
+
+    def looks_in_vain(self: OpenOperator, sizes_to_come: Any) -> Any:
+        with pytest.MonkeyPatch.context() as context:
+            context.setattr(reused, "plan", fails)
+            return looks(self, sizes_to_come)
 
     monkeypatch.setattr(Survey, "shaders_of", fails)
-    if case is _SOFTMAX:
-        monkeypatch.setattr(reused, "plan", of_open_sizes)
+    monkeypatch.setattr(OpenOperator, "shaders_at", looks_in_vain)
     plan(case, region, _NEXT)
     assert region.planned == 2 and failed and not begun.ahead
 
