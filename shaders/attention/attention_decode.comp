@@ -31,9 +31,8 @@ layout(constant_id = 7) const bool STORES_VECTORS = false;
 #include "include/attention_matrices.glsl"
 // By key head, part and subgroup, and row: undivided outputs, then the maximum and the sum.
 layout(binding = 7) coherent buffer Records { vec4 records[]; };
-layout(binding = 8) coherent buffer Arrived { uint arrived[]; };
-
-shared uint s_arrived;
+#define ARRIVED_BINDING 8
+#include "include/arrived.glsl"
 
 const uint TILE = 16u;
 const int CHUNKS = int(HEAD_SIZE / 32u);
@@ -177,13 +176,7 @@ void main() {
                     o[4 * c + n % 2 * 2 + 1][4 * l + n / 2], o[4 * c + n % 2 * 2 + 1][4 * l + n / 2 + 2]);
         if (t == 0u) records[to + VALUE_SIZE / 4u] = vec4(most[l], total, 0.0, 0.0);
     }
-    memoryBarrierBuffer();
-    barrier();
-    if (gl_LocalInvocationIndex == 0u) s_arrived = atomicAdd(arrived[arrived_offset + own_head], 1u);
-    barrier();
-    if (s_arrived != filled - 1u) return;
-    memoryBarrierBuffer();
-    if (gl_LocalInvocationIndex == 0u) arrived[arrived_offset + own_head] = 0u;
+    if (!arrives_last(own_head, filled)) return;
 
     const uint TOGETHER = 8u;
     uint some_parts = filled * SUBGROUPS;

@@ -86,11 +86,9 @@ layout(binding = 3) writeonly buffer YPairWords { uint y_pair_words[]; };
 #endif
 layout(binding = 4) coherent buffer Partial { float partial[]; };
 layout(binding = 4) coherent buffer PartialVectors { vec4 partial_vectors[]; };
-layout(binding = 5) coherent buffer Arrived { uint arrived[]; };
+#define ARRIVED_BINDING 5
+#include "include/arrived.glsl"
 WALK(walk, 4)
-
-// Four copies, all of which are read: compilers put what follows behind it, and vectors want 16 bytes.
-shared uvec4 s_arrived;
 
 struct Tile {
     uint index;  // among the tiles of all batches
@@ -258,15 +256,7 @@ void finish_four(Tile t, uint row, uint column, vec4 sums) {
 
 // After finish_four: the last workgroup of a tile adds up the parts.
 void add_parts(Tile t) {
-    if (!SPLIT) return;
-    memoryBarrierBuffer();
-    barrier();
-    if (gl_LocalInvocationIndex == 0u)
-        s_arrived = uvec4(atomicAdd(arrived[arrived_offset + t.index], 1u));
-    barrier();
-    if (s_arrived != uvec4(parts - 1u)) return;
-    memoryBarrierBuffer();
-    if (gl_LocalInvocationIndex == 0u) arrived[arrived_offset + t.index] = 0u;
+    if (!SPLIT || !arrives_last(t.index, parts)) return;
     const uint EACH = FOURS_TO_ADD, AT_ONCE = EACH > 1u ? 4u : 8u, FOURS = TILE_COLUMNS / 4u;
     for (uint n = gl_LocalInvocationIndex; n < TILE_ROWS * FOURS; n += EACH * INVOCATIONS) {
         uint row[EACH], column[EACH];

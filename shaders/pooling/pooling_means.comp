@@ -34,7 +34,8 @@ layout(push_constant) uniform Push {
 INPUT_TENSOR(x, 0, TYPE)
 OUTPUT_TENSOR(y, 1, TYPE)
 layout(binding = 2) coherent buffer Totals { float totals[]; };
-layout(binding = 3) coherent buffer Arrived { uint arrived[]; };
+#define ARRIVED_BINDING 3
+#include "include/arrived.glsl"
 #if defined(LAYOUT_first)
 const uint WIDTH = 1u, ROOM = 1u;
 #else
@@ -42,7 +43,6 @@ const uint WIDTH = VECTOR, ROOM = 8u;
 #endif
 const uint SHARES = gl_WorkGroupSize.x / LANES, OWN = LANES * WIDTH, PITCH = SHARES + 1u;
 shared float s_sums[gl_WorkGroupSize.x * ROOM + LANES * ROOM];
-shared uint s_arrived;
 
 #if defined(SUB_subgroups)
 uint number() { return gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID; }
@@ -111,13 +111,7 @@ void main() {
     if (parts > 1u) {
         uint to = totals_offset + (group * parts + part) * OWN;
         if (i < OWN) totals[to + i] = sum;
-        memoryBarrierBuffer();
-        barrier();
-        if (i == 0u) s_arrived = atomicAdd(arrived[arrived_offset + group], 1u);
-        barrier();
-        if (s_arrived != parts - 1u) return;
-        memoryBarrierBuffer();
-        if (i == 0u) arrived[arrived_offset + group] = 0u;
+        if (!arrives_last(group, parts)) return;
         [[unroll]] for (uint e = 0u; e < WIDTH; ++e) sums[e] = 0.0;
         for (uint p = share; p < parts; p += SHARES) {
             uint at = totals_offset + (group * parts + p) * OWN + lane * WIDTH;
