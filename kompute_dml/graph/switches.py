@@ -18,11 +18,11 @@ QDQ, INTEGERS = "qdq", "integer_products"
 MEMORY, IN_PLACE, REPACKING, BRANCHES = "memory", "in_place", "repacking", "branches"
 OPEN_SIZES, AHEAD = "open_sizes", "ahead"
 _OTHERS = {
-    CONSTANT_FOLDING: "what only constants make is computed once; dequantized weights as long as "
-                      "they take at most a quarter of the device's memory",
+    CONSTANT_FOLDING: "operators of constants are computed once. Weights are dequantized as long "
+                      "as they take at most a quarter of the device's memory",
     CHANNELS_LAST: "convolutions hand on channels side by side",
     QDQ: "products, convolutions and sums between DequantizeLinear and QuantizeLinear compute with "
-         "bytes; those with DequantizeLinear of constant weights in blocks are MatMulNBits",
+         "bytes. A product by constant weights in blocks with DequantizeLinear is MatMulNBits",
     INTEGERS: "MatMulInteger, its cast and scales are one product",
     REPACKING: "constants are brought once into the order that a kernel reads",
     MEMORY: "values that are never alive together share memory",

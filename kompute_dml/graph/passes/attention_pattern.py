@@ -32,8 +32,8 @@ _WIDE = 128
 
 
 @rewrite("attention_pattern",
-         "softmax(Q K^T) V that is spelled out is MULTIHEAD_ATTENTION; a query whose scores are "
-         "all -infinity then gets 0, where a softmax gives NaN", 90)
+         "softmax(Q K^T) V that is spelled out is MULTIHEAD_ATTENTION. If all scores of a query "
+         "are -infinity, it gets 0, where a softmax gives NaN", 90)
 def attention_pattern(g: Nodes) -> None:
     for softmax in g:
         if softmax.name != "ACTIVATION_SOFTMAX1" or (scored := _scores(g, softmax)) is None:

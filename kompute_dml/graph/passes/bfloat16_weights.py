@@ -10,8 +10,8 @@ from .blocked_weights import keeps
 
 
 @rewrite("bfloat16_weights",
-         "constants of FLOAT32 that are BFLOAT16 take half the memory; a product of up to 8 rows "
-         "reads them as they are, one of more rows where there is no room to keep them as FLOAT32",
+         "constants of FLOAT32 that are BFLOAT16 take half the memory. A product of up to 8 rows "
+         "reads them as they are. One of more rows does so if there is no room for them as FLOAT32",
          101)
 def bfloat16_weights(g: Nodes) -> None:
     """What widens a constant, then GEMM."""

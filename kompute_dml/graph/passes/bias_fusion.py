@@ -25,7 +25,7 @@ _SUMMED = ("GEMM", "CONVOLUTION", "CONVOLUTION_INTEGER_TO_FLOAT")
 
 
 @rewrite("bias_fusion",
-         "a sum is GEMM's C or a convolution's bias; a power of 2 is GEMM's scale", 120)
+         "a sum is GEMM's C or a convolution's bias. A power of 2 is GEMM's scale", 120)
 def bias_fusion(g: Nodes) -> None:
     for node in g:
         current: Node | None = node

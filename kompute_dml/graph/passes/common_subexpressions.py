@@ -11,7 +11,7 @@ from ..rewrite import rewrite
 
 
 @rewrite("common_subexpressions",
-         "what is computed twice of the same values is computed once", 20)
+         "two equal operators of the same values are computed once", 20)
 def common_subexpressions(g: Nodes) -> None:
     """Let the readers of an operator's results read those of an equal one, which came before."""
     known: dict[Any, Node] = {}

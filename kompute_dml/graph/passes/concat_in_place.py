@@ -24,8 +24,8 @@ from ..rewrite import rewrite
 
 
 @rewrite("concat_in_place",
-         "parts of a joined tensor are written in place, also if other joined tensors begin with "
-         "them", 170)
+         "parts of a joined tensor are written where they go in it. They may also be the "
+         "beginning of other joined tensors", 170)
 def concat_in_place(g: Nodes) -> None:
     # The longest of those that begin alike comes last.
     for join in reversed([node for node in g if node.name == "JOIN"]):

@@ -21,8 +21,8 @@ product adds up in the same one."""
 
 
 @rewrite("conv1x1_as_gemm",
-         "a convolution whose filter is one element wide, of contiguous channels, is a product; "
-         "not on a CPU", 200)
+         "a convolution whose filter is one element wide, of contiguous channels, is a product. "
+         "A CPU driver keeps the convolution", 200)
 def conv1x1_as_gemm(g: Nodes) -> None:
     """It runs after the passes that fuse operators: these walk outputs in the order of images."""
     if g.traits.is_cpu:

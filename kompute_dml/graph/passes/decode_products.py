@@ -19,9 +19,9 @@ _NORMALIZATION = "MEAN_VARIANCE_NORMALIZATION2"
 
 
 @rewrite("decode_products",
-         "up to three products of at most 8 rows by weights in blocks, or constants of FLOAT16, "
-         "are one product, with the RMS normalization before them and the SwiGLU after them; not "
-         "on CPUs", 125)
+         "up to three products of at most 8 rows are one product, with the RMS normalization "
+         "before them and the SwiGLU after them. Their weights are in blocks, or constants of "
+         "FLOAT16. A CPU driver keeps them apart", 125)
 def decode_products(g: Nodes) -> None:
     if g.traits.is_cpu and not ON_CPUS:
         return

@@ -16,7 +16,7 @@ _READ = {"input_tensor": "output_tensor", "input_scale_tensor": "output_scale_te
 
 
 @rewrite("dynamic_quantize_convolution",
-         "an integer convolution of few images of one position quantizes its input itself", 210)
+         "an integer convolution of few images of 1 x 1 quantizes its input itself", 210)
 def dynamic_quantize_convolution(g: Nodes) -> None:
     for node in g:
         if node.name != "CONVOLUTION_INTEGER_TO_FLOAT" or getattr(node.desc, "tail", None):

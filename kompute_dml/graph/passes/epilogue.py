@@ -25,8 +25,8 @@ KINDS = ("CONVOLUTION", "CONVOLUTION_INTEGER_TO_FLOAT", "GEMM", "REDUCE", "BATCH
 
 
 @rewrite("epilogue",
-         "elementwise operators are the end of the product, convolution, reduction or "
-         "normalization before them, with one more tensor such as a residual", 190)
+         "a product, convolution, reduction or normalization computes the elementwise operators "
+         "that follow it. They may read one more tensor, such as a residual", 190)
 def epilogue(g: Nodes) -> None:
     for last in g:
         if (tail := _steps(last)) is not None:

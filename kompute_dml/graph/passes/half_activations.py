@@ -8,7 +8,7 @@ from ..rewrite import rewrite
 
 
 @rewrite("half_activations",
-         "an activation or a softmax in FLOAT32 between CASTs of FLOAT16 is one of FLOAT16, which "
+         "an activation or a softmax in FLOAT32 between CASTs of FLOAT16 is one of FLOAT16. It "
          "computes in FLOAT32 all the same", 34)
 def half_activations(g: Nodes) -> None:
     for node in g:

@@ -34,8 +34,8 @@ _KINDS = {
 
 
 @rewrite("horizontal_fusion",
-         "products of one matrix with several constants are one product, of integers too; with "
-         "more than 512 rows only if attention or products read them", 180)
+         "products of one matrix with several constants are one product, also products of "
+         "integers. If they have more than 512 rows, attention or products must read them", 180)
 def horizontal_fusion(g: Nodes) -> None:
     """Join products that read the same A, each with a constant B, and a constant row added to all
     rows, or none.

@@ -23,8 +23,8 @@ _READERS = (*COPIES, "CONVOLUTION")
 
 
 @rewrite("normalized_layout",
-         "a normalization of an image whose channels lie side by side reads it so, and writes it "
-         "so for convolutions", 155)
+         "a normalization reads an image whose channels lie side by side as it is. It writes it "
+         "in the same order for convolutions", 155)
 def normalized_layout(g: Nodes) -> None:
     for node in g:
         if node.name in _NORMS and "addend_tensor" not in node.storages:

@@ -14,7 +14,7 @@ _FIND_RANGES = ("CONVOLUTION_INTEGER_TO_FLOAT",)
 
 
 @rewrite("quantization_range",
-         "what makes a tensor finds the range by which it is quantized", 220)
+         "the operator that computes a tensor also finds the range by which it is quantized", 220)
 def quantization_range(g: Nodes) -> None:
     """DYNAMIC_QUANTIZE_LINEAR becomes ELEMENT_WISE_QUANTIZE_LINEAR."""
     for node in g:

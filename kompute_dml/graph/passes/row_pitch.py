@@ -17,7 +17,7 @@ _VECTOR, _STEP = 16, 128
 
 
 @rewrite("row_pitch",
-         "rows that are quantized for matrix units are written as far apart as these read them",
+         "rows that are quantized for matrix units are written as far apart as the units read them",
          230)
 def row_pitch(g: Nodes) -> None:
     """A product's rows, or an image's channels, would be copied first if they were no whole

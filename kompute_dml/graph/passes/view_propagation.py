@@ -9,8 +9,8 @@ from ..rewrite import rewrite
 
 
 @rewrite("view_propagation",
-         "slices, splits, tiles and transposes become strides of their readers, also those of ONNX "
-         "nodes", 30)
+         "slices, splits, tiles and transposes become strides of their readers, also in ONNX "
+         "models", 30)
 def view_propagation(g: Nodes) -> None:
     """Let readers of slices, splits and tiles of one element read the input."""
     for node in g:
