@@ -16,6 +16,7 @@ import multiprocessing
 import os
 import sys
 import tempfile
+import threading
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -44,7 +45,20 @@ _models: pictures.Models
 
 def _open(clip: str, adapter: str) -> None:
     global _models
+    end_with_parent()
     _models = pictures.Models(clip, adapter)
+
+
+def end_with_parent() -> None:
+    """End this process when the one that started it has ended, however that happened."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _look(content: bytes) -> dict[str, Any]:

@@ -312,6 +312,31 @@ def test_pictures_are_found_by_words(
     assert found[0]["alike"] >= found[1]["alike"]
 
 
+_KILLED = """
+import multiprocessing, os, signal
+from concurrent.futures import ProcessPoolExecutor
+import service
+
+if __name__ == "__main__":
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(1, spawn, service.end_with_parent)
+    print(pool.submit(os.getppid).result() == os.getpid(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_processes_of_models_end_with_the_service(tmp_path: Path) -> None:
+    """Also if it is killed. A process that stays would keep the output open."""
+    for package in ("fastapi", "onnx", "PIL"):
+        pytest.importorskip(package, reason=f"examples/immich says what it needs: {package}")
+    (tmp_path / "killed.py").write_text(_KILLED)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "killed.py"], text=True, capture_output=True, timeout=600,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(
+            map(str, (_EXAMPLES.parent, _EXAMPLES, _EXAMPLES / "immich")))})
+    assert done.stdout == "True\n", done.stderr
+
+
 @pytest.mark.parametrize("second, kept", [((10, 10, 20, 20), 1), ((200, 200, 40, 40), 2)])
 def test_a_face_is_found_once(second: tuple[float, ...], kept: int) -> None:
     """The boxes that overlap a better one are left out. They are in the picture's own pixels."""
