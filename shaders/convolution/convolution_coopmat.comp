@@ -1,16 +1,19 @@
 //@ op DML_OPERATOR_CONVOLUTION DML_OPERATOR_CONVOLUTION_INTEGER DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION
 //@ variants OF: f16 i8 ; TILE:
-//@     t256(rows=256, columns=128, vectors=4, down=4, across=2)
-//@     t256x64(rows=256, columns=64, vectors=4, down=4, across=1)
-//@     t128x160(rows=128, columns=160, vectors=4, down=2, across=2)
-//@     t128(rows=128, columns=128, vectors=4, down=2, across=2)
-//@     t128d(rows=128, columns=128, vectors=8, down=2, across=2)
-//@     t96(rows=96, columns=128, vectors=4, down=2, across=2)
-//@     t96d(rows=96, columns=128, vectors=8, down=2, across=2)
-//@     t128x64(rows=128, columns=64, vectors=4, down=2, across=2)
-//@     t64(rows=64, columns=64, vectors=8, down=2, across=2)
-//@     t64s(rows=64, columns=64, vectors=4, down=2, across=2)
-//@ without i8.t256x64 i8.t128 i8.t128d
+//@     t256(rows=256, columns=128, vectors=4, down=4, across=2, m=16, n=16, deep=32, lanes=32)
+//@     t256x64(rows=256, columns=64, vectors=4, down=4, across=1, m=16, n=16, deep=32, lanes=32)
+//@     t128x160(rows=128, columns=160, vectors=4, down=2, across=2, m=16, n=16, deep=32, lanes=32)
+//@     t128(rows=128, columns=128, vectors=4, down=2, across=2, m=16, n=16, deep=32, lanes=32)
+//@     t128d(rows=128, columns=128, vectors=8, down=2, across=2, m=16, n=16, deep=32, lanes=32)
+//@     t96(rows=96, columns=128, vectors=4, down=2, across=2, m=16, n=16, deep=32, lanes=32)
+//@     t96d(rows=96, columns=128, vectors=8, down=2, across=2, m=16, n=16, deep=32, lanes=32)
+//@     t128x64(rows=128, columns=64, vectors=4, down=2, across=2, m=16, n=16, deep=32, lanes=32)
+//@     t64(rows=64, columns=64, vectors=8, down=2, across=2, m=16, n=16, deep=32, lanes=32)
+//@     t64s(rows=64, columns=64, vectors=4, down=2, across=2, m=16, n=16, deep=32, lanes=32)
+//@     t64k16(rows=64, columns=64, vectors=4, down=2, across=2, m=16, n=16, deep=16, lanes=32)
+//@     t64m8n16(rows=64, columns=64, vectors=4, down=8, across=2, m=8, n=16, deep=32, lanes=16)
+//@     t32m8n8(rows=32, columns=32, vectors=4, down=4, across=4, m=8, n=8, deep=32, lanes=8)
+//@ without i8.t256x64 i8.t128 i8.t128d f16.t64k16 f16.t64m8n16 f16.t32m8n8
 //@ glslang >= 14
 //@ target vulkan1.1
 //@ tail *
@@ -30,7 +33,8 @@
 // convolution.comp on matrix units: of FLOAT16 with float32 sums, or of bytes with INT32 sums, which
 // may be REQUANTIZED, or SCALED to FLOAT32. Channels of input and filter are contiguous, in vectors of 16 bytes
 // (convolution_pack.comp makes that layout). K covers vectors of channels within taps.
-// Subgroups of 32 compute parts of a tile.
+// Subgroups of LANES compute parts of a tile. Matrix units multiply M x DEPTH by DEPTH x N elements with them;
+// DEPTH elements are DEEP bytes.
 // Bytes are multiplied as signed numbers; unsigned ones are lowered by 128. Zero points are applied at
 // the end. Elements outside the input have the input's zero point.
 layout(constant_id = 1) const bool OUTPUT_ALONG_ROWS = true;  // channels first; else last
@@ -117,7 +121,6 @@ layout(binding = 3) readonly buffer Bias { float16_t bias[]; };
 #define BITS(numbers) floatBitsToUint(numbers)
 #define WORDS UNFINISHED
 const uint EACH = 8u;  // elements of a store
-const uint FRAGMENT_DEPTH = 16u;
 #else
 #include "include/dot_product.glsl"
 layout(binding = 3) readonly buffer InputZero { uint x_zero_words[]; };
@@ -140,7 +143,6 @@ layout(binding = AFTER_TAIL(10)) coherent buffer Zeroed { uint zeroed[]; };
 #define BITS(numbers) uvec4(numbers)
 #define WORDS true
 const uint EACH = 16u;
-const uint FRAGMENT_DEPTH = 32u;
 const bool X_SIGNED = (TYPE & 16u) != 0u, W_SIGNED = (FILTER_TYPE & 16u) != 0u;
 const bool X_SHIFTED = HAS_INPUT_ZERO || !X_SIGNED, W_SHIFTED = HAS_FILTER_ZERO || !W_SIGNED;
 const uint X_FLIPPED = X_SIGNED ? 0u : 0x80808080u, W_FLIPPED = W_SIGNED ? 0u : 0x80808080u;
@@ -153,28 +155,29 @@ int lowered(uint word, uint at, uint flipped) {
 
 const uint TILE_ROWS = TILE_rows, TILE_COLUMNS = TILE_columns, LINE_VECTORS = TILE_vectors;
 const uint DOWNWARD = TILE_down, SIDEWAYS = TILE_across;
-const uint INVOCATIONS = 32u * DOWNWARD * SIDEWAYS;
+const uint M = TILE_m, N = TILE_n, DEEP = TILE_deep, LANES = TILE_lanes;
+const uint INVOCATIONS = LANES * DOWNWARD * SIDEWAYS;
 layout(local_size_x = INVOCATIONS) in;
 const uint TILE_DEPTH = LINE_VECTORS * EACH;
-const uint FRAGMENT = 16u;
+const uint DEPTH = DEEP * EACH / 16u, FRAGMENT_VECTORS = DEEP / 16u;
 const uint PART_ROWS = TILE_ROWS / DOWNWARD;
 const uint PART_COLUMNS = TILE_COLUMNS / SIDEWAYS;
-const int DOWN = int(PART_ROWS / FRAGMENT);
-const int ACROSS = int(PART_COLUMNS / FRAGMENT);
-#define Product coopmat<SUM, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseAccumulator>
-#define RowFragment coopmat<ELEMENT, gl_ScopeSubgroup, FRAGMENT, FRAGMENT_DEPTH, gl_MatrixUseA>
-#define ColumnFragment coopmat<ELEMENT, gl_ScopeSubgroup, FRAGMENT_DEPTH, FRAGMENT, gl_MatrixUseB>
+const int DOWN = int(PART_ROWS / M);
+const int ACROSS = int(PART_COLUMNS / N);
+#define Product coopmat<SUM, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
+#define RowFragment coopmat<ELEMENT, gl_ScopeSubgroup, M, DEPTH, gl_MatrixUseA>
+#define ColumnFragment coopmat<ELEMENT, gl_ScopeSubgroup, DEPTH, N, gl_MatrixUseB>
 
 // A slice of K: rows, then columns. A vector of padding after each avoids bank conflicts.
-// After the last slice the sums are stored here, 16 rows of each part at a time.
+// After the last slice the sums are stored here, M rows of each part at a time.
 const uint PITCH = LINE_VECTORS + 1u;
 const uint SLICE = (TILE_ROWS + TILE_COLUMNS) * PITCH;
-const uint STRIP = max(PART_COLUMNS * (FRAGMENT / 4u + 1u), FRAGMENT * (PART_COLUMNS / 4u + 1u));
+const uint STRIP = max(PART_COLUMNS * (M / 4u + 1u), M * (PART_COLUMNS / 4u + 1u));
 shared uvec4 s_slice[max(SLICE, DOWNWARD * SIDEWAYS * STRIP)];
 #define ROW_TABLE s_slice  // before the first slice
 #if defined(OF_i8)
 // After a subgroup's last strip.
-#define RANGE_SLOT(i) s_slice[(i) / 32u * STRIP + (i) % 32u].xy
+#define RANGE_SLOT(i) s_slice[(i) / LANES * STRIP + (i) % LANES].xy
 #include "include/made_range.glsl"
 #endif
 #include "include/convolution_taps.glsl"
@@ -262,13 +265,13 @@ SUM finished(SUM x, uint tile_row, uint tile_column, float other) {
 
 // store_rows for REQUANTIZED.
 void store_bytes(uint strip, uint tile_row, uint tile_column, uint first_column) {
-    const uint LINE = PART_COLUMNS / 8u, ITEMS = FRAGMENT * LINE / 32u;
+    const uint LINE = PART_COLUMNS / 8u, ITEMS = M * LINE / LANES;
     ivec4 added[2];
     vec4 scales[2];
     [[unroll]] for (uint n = 0u; n < ITEMS; ++n) {
-        uint item = gl_SubgroupInvocationID + n * 32u;
+        uint item = gl_SubgroupInvocationID + n * LANES;
         uint row = tile_row + item / LINE, column = tile_column + item % LINE * 8u;
-        if (n == 0u || 32u % LINE != 0u)  // else all items have the same columns
+        if (n == 0u || LANES % LINE != 0u)  // else all items have the same columns
             [[unroll]] for (uint e = 0u; e < 8u; ++e) {
                 int x_term = X_SHIFTED ? s_sums[TILE_ROWS + column + e] : 0;
                 added[e / 4u][e % 4u] = s_bias[column + e] - x_term;
@@ -290,10 +293,10 @@ void store_bytes(uint strip, uint tile_row, uint tile_column, uint first_column)
 
 // store_rows for SCALED, if PLAIN.
 void store_floats(uint strip, uint tile_row, uint tile_column, uint first_column) {
-    const uint LINE = PART_COLUMNS / 8u, ITEMS = FRAGMENT * LINE / 32u;
+    const uint LINE = PART_COLUMNS / 8u, ITEMS = M * LINE / LANES;
     vec4 others[ITEMS][2];  // a tail's vectors are all asked for before the first is used
     [[unroll]] for (uint n = 0u; n < ITEMS; ++n) {
-        uint item = gl_SubgroupInvocationID + n * 32u;
+        uint item = gl_SubgroupInvocationID + n * LANES;
         uint to = s_to[tile_row + item / LINE];
         uint column = first_column + tile_column + item % LINE * 8u;
         uint at = to == NOWHERE ? 0u : to + min(column, out_channels - 8u) - y_offset;
@@ -303,9 +306,9 @@ void store_floats(uint strip, uint tile_row, uint tile_column, uint first_column
     int terms[8], added[8];
     float scales[8];
     [[unroll]] for (uint n = 0u; n < ITEMS; ++n) {
-        uint item = gl_SubgroupInvocationID + n * 32u;
+        uint item = gl_SubgroupInvocationID + n * LANES;
         uint row = tile_row + item / LINE, column = tile_column + item % LINE * 8u;
-        if (n == 0u || 32u % LINE != 0u)  // else all items have the same columns
+        if (n == 0u || LANES % LINE != 0u)  // else all items have the same columns
             [[unroll]] for (uint e = 0u; e < 8u; ++e) {
                 terms[e] = X_SHIFTED ? s_sums[TILE_ROWS + column + e] : 0;
                 added[e] = s_bias[column + e];
@@ -332,7 +335,7 @@ void store_floats(uint strip, uint tile_row, uint tile_column, uint first_column
 }
 #endif
 
-// Stores a strip: 16 rows from ``tile_row`` on and a part's columns. An item is eight of a row.
+// Stores a strip: M rows from ``tile_row`` on and a part's columns. An item is eight of a row.
 void store_rows(uint strip, uint tile_row, uint tile_column, uint first_column) {
 #if defined(OF_i8)
     if (REQUANTIZED) {
@@ -344,10 +347,10 @@ void store_rows(uint strip, uint tile_row, uint tile_column, uint first_column) 
         return;
     }
 #endif
-    const uint LINE = PART_COLUMNS / 8u, ITEMS = FRAGMENT * LINE / 32u;
+    const uint LINE = PART_COLUMNS / 8u, ITEMS = M * LINE / LANES;
     vec4 others[ITEMS][2];  // a tail's vectors are all asked for before the first is used
     [[unroll]] for (uint n = 0u; n < ITEMS; ++n) {
-        uint item = gl_SubgroupInvocationID + n * 32u;
+        uint item = gl_SubgroupInvocationID + n * LANES;
         uint to = s_to[tile_row + item / LINE];
         uint column = first_column + tile_column + item % LINE * 8u;
         uint at = to == NOWHERE ? 0u : to + min(column, out_channels - 8u) - y_offset;
@@ -360,7 +363,7 @@ void store_rows(uint strip, uint tile_row, uint tile_column, uint first_column) 
 #endif
     }
     [[unroll]] for (uint n = 0u; n < ITEMS; ++n) {
-        uint item = gl_SubgroupInvocationID + n * 32u;
+        uint item = gl_SubgroupInvocationID + n * LANES;
         uint row = tile_row + item / LINE, column = tile_column + item % LINE * 8u;
         uint from = strip + item / LINE * (PART_COLUMNS / 4u + 1u) + item % LINE * 2u;
         FOUR low = NUMBERS(s_slice[from]), high = NUMBERS(s_slice[from + 1u]);
@@ -395,10 +398,10 @@ void store_rows(uint strip, uint tile_row, uint tile_column, uint first_column) 
 
 // The same for contiguous rows. An item is eight of a column.
 void store_columns(uint strip, uint tile_row, uint tile_column, uint first_column) {
-    [[unroll]] for (uint n = 0u; n < FRAGMENT * PART_COLUMNS / 8u / 32u; ++n) {
-        uint item = gl_SubgroupInvocationID + n * 32u;
-        uint row = tile_row + item % 2u * 8u, column = tile_column + item / 2u;
-        uint from = strip + item / 2u * (FRAGMENT / 4u + 1u) + item % 2u * 2u;
+    [[unroll]] for (uint n = 0u; n < M * PART_COLUMNS / 8u / LANES; ++n) {
+        uint item = gl_SubgroupInvocationID + n * LANES;
+        uint row = tile_row + item % (M / 8u) * 8u, column = tile_column + item / (M / 8u);
+        uint from = strip + item / (M / 8u) * (M / 4u + 1u) + item % (M / 8u) * 2u;
         FOUR low = NUMBERS(s_slice[from]), high = NUMBERS(s_slice[from + 1u]);
         [[unroll]] for (uint e = 0u; e < 4u; ++e) {
             low[e] = finished(low[e], row + e, column, tail_of(row + e, column, first_column));
@@ -530,17 +533,17 @@ void main() {
             ++tap;
         }
         LOAD
-        [[unroll]] for (uint d = 0u; d < LINE_VECTORS / 2u; ++d) {
+        [[unroll]] for (uint d = 0u; d < LINE_VECTORS / FRAGMENT_VECTORS; ++d) {
             ColumnFragment b[ACROSS];
             RowFragment a;
             [[unroll]] for (int c = 0; c < ACROSS; ++c) {
-                uint line = TILE_ROWS + part_column + uint(c) * FRAGMENT;
-                coopMatLoad(b[c], s_slice, line * PITCH + d * 2u, PITCH,
+                uint line = TILE_ROWS + part_column + uint(c) * N;
+                coopMatLoad(b[c], s_slice, line * PITCH + d * FRAGMENT_VECTORS, PITCH,
                             gl_CooperativeMatrixLayoutColumnMajor);
             }
             [[unroll]] for (int r = 0; r < DOWN; ++r) {
-                uint line = part_row + uint(r) * FRAGMENT;
-                coopMatLoad(a, s_slice, line * PITCH + d * 2u, PITCH,
+                uint line = part_row + uint(r) * M;
+                coopMatLoad(a, s_slice, line * PITCH + d * FRAGMENT_VECTORS, PITCH,
                             gl_CooperativeMatrixLayoutRowMajor);
                 [[unroll]] for (int c = 0; c < ACROSS; ++c)
                     products[r][c] = coopMatMulAdd(a, b[c], products[r][c]);
@@ -569,19 +572,19 @@ void main() {
         [[unroll]] for (int c = 0; c < ACROSS; ++c) { \
             if (OUTPUT_ALONG_ROWS) \
                 coopMatStore(products[min(number, DOWN - 1)][c], s_slice, \
-                             strip + uint(c) * FRAGMENT * (FRAGMENT / 4u + 1u), \
-                             FRAGMENT / 4u + 1u, gl_CooperativeMatrixLayoutColumnMajor); \
+                             strip + uint(c) * N * (M / 4u + 1u), \
+                             M / 4u + 1u, gl_CooperativeMatrixLayoutColumnMajor); \
             else \
                 coopMatStore(products[min(number, DOWN - 1)][c], s_slice, \
-                             strip + uint(c) * FRAGMENT / 4u, PART_COLUMNS / 4u + 1u, \
+                             strip + uint(c) * N / 4u, PART_COLUMNS / 4u + 1u, \
                              gl_CooperativeMatrixLayoutRowMajor); \
         } \
         subgroupMemoryBarrierShared(); \
         subgroupBarrier(); \
         if (OUTPUT_ALONG_ROWS) \
-            store_columns(strip, part_row + number * FRAGMENT, part_column, column_tile); \
+            store_columns(strip, part_row + number * M, part_column, column_tile); \
         else \
-            store_rows(strip, part_row + number * FRAGMENT, part_column, column_tile); \
+            store_rows(strip, part_row + number * M, part_column, column_tile); \
         subgroupMemoryBarrierShared(); \
         subgroupBarrier(); \
     }

@@ -13,12 +13,12 @@ from kompute_dml import tuning
 from kompute_dml.operators.convolution import depthwise, tiles
 from plans import checked, without_pipelines
 from switches import long_pipelines
+from test_convolution import TILES_OF_BYTES as _TILES
 from test_convolution import EveryWork, _matrix_units, set_traits
 
 SWITCH = "KOMPUTE_DML_DISABLE_PASSES"
 UNFUSED = "dequantize_convolution,bias_fusion,activation_fusion,epilogue,elementwise_fusion"
 SUM = "convolution_sum.scaled"
-_TILES = [k.axes.partition(".")[2] for k in tiles.BYTES]
 _BLOCKS = [k.name for k in depthwise.OF_BYTES]
 VARIANTS = {SUM, "convolution_quantized_points",
             *(f"{depthwise.BYTES}.floats.{block}.tail" for block in _BLOCKS),

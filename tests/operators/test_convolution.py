@@ -14,6 +14,7 @@ from kompute_dml.lowering.builder import target_of
 from kompute_dml.lowering.plan import Plan, Target
 from kompute_dml.operators.convolution import depthwise, ends, tiles
 from kompute_dml.runtime.adapters import CooperativeMatrix
+from kompute_dml.runtime.shader_library import sizes
 from plans import checked, shaders_of
 from switches import long_pipelines
 from test_matrix_multiply_kernels import _library_of_everything
@@ -84,6 +85,10 @@ def test_more_than_2_31_products_of_256_images(
 H200_MATRICES = tuple(
     CooperativeMatrix(16, 16, depth, of, of, total, total, "subgroup")
     for depth, of, total in ((16, "f16", "f32"), (32, "i8", "i32")))
+TILES_OF_BYTES = [kernel.axes.partition(".")[2] for kernel in tiles.BYTES
+                  if {"m": 16, "n": 16, "deep": 32, "lanes": 32}.items() <= sizes(
+                      f"{tiles.UNITS}.{kernel.axes}").items()]
+"""Those for such matrix units."""
 
 
 def _matrix_units() -> Target:

@@ -15,11 +15,11 @@ from kompute_dml import tuning
 from kompute_dml.lowering.plan import Plan
 from kompute_dml.operators.convolution import halo, tap_by_tap, tiles
 from plans import checked, shaders_of
+from test_convolution import TILES_OF_BYTES as _TILES
 from test_convolution import EveryWork, _matrix_units, set_traits
 from test_packed_filters import _convolved
 
 SHADER = "convolution_coopmat.i8"
-_TILES = [kernel.axes.partition(".")[2] for kernel in tiles.BYTES]
 SLICES, GRIDS = "convolution_bytes_coopmat", "convolution_grid_coopmat"
 VARIANTS = {"convolution_sum.quantized", *shaders_of(
     (*tiles.BYTES, *tiles.OF_DOTS, *tap_by_tap.KERNELS, *halo.KERNELS))}

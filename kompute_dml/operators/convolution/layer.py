@@ -17,6 +17,8 @@ from .problem import Problem
 
 _MAX_TAPS, _MAX_BITS = 63, 31
 """Limits of convolution_coopmat.comp."""
+_UNITS_OF_BYTES = ((16, 16, 32, 32), (16, 16, 16, 32), (8, 16, 32, 16), (8, 8, 32, 8))
+"""Shapes of matrix units for which there are kernels, and their sizes of subgroups."""
 FEW, _MAX_DIRECT = 8, 1024
 """The most output channels of a group, and the longest K, for a sum in one invocation."""
 
@@ -125,7 +127,8 @@ class Layer:
     def has_units(self, traits: DeviceTraits) -> bool:
         """Whether the device has matrix units for its type."""
         if self.type.itemsize == 1:
-            return traits.multiplies(16, 16, 32, "i8", "i32")
+            return any(traits.multiplies(m, n, depth, "i8", "i32", lanes)
+                       for m, n, depth, lanes in _UNITS_OF_BYTES)
         return self.type is DataType.FLOAT16 and traits.multiplies(16, 16, 16, "f16", "f32")
 
     def lacks_halves(self, traits: DeviceTraits) -> str | None:

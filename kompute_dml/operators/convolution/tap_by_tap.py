@@ -28,7 +28,7 @@ def lacks_bytes(layer: Layer, traits: DeviceTraits) -> str | None:
         return "input and filter are not INT8"
     if layer.tensor("input_zero_point_tensor") or layer.tensor("filter_zero_point_tensor"):
         return "there are zero points"
-    if not (traits.fragments_alike and layer.has_units(traits)):
+    if not (traits.fragments_alike and traits.multiplies(16, 16, 32, "i8", "i32")):
         return "no matrix units for bytes, or nobody knows where elements of fragments lie"
     if not (layer.is_flat and layer.c.taps_in_line):
         return "not two axes, or taps at different distances"

@@ -139,13 +139,19 @@ class _OnUnits(Tiles):
         known = sizes(f"{self.file}.{self.axes}")
         return known["rows"], known["columns"], known["vectors"] * 16 // self.bytes
 
+    def multiplies(self, traits: DeviceTraits, element: str, total: str) -> bool:
+        """Whether the device has matrix units of its shape, and subgroups of its size."""
+        known = sizes(f"{self.file}.{self.axes}")
+        return traits.multiplies(known["m"], known["n"], known["deep"] // self.bytes, element,
+                                 total, known["lanes"])
+
 
 class _Halves(_OnUnits):
     """FLOAT16 on matrix units."""
 
     def serves(self, layer: Layer, traits: DeviceTraits) -> str | None:
-        if layer.type is not DataType.FLOAT16 or not layer.has_units(traits):
-            return "no FLOAT16, or no matrix units for it"
+        if layer.type is not DataType.FLOAT16 or not self.multiplies(traits, "f16", "f32"):
+            return "no FLOAT16, or no matrix units of its shape for it"
         return super().serves(layer, traits)
 
 
@@ -155,8 +161,8 @@ class _Bytes(_OnUnits):
     bytes = 1
 
     def serves(self, layer: Layer, traits: DeviceTraits) -> str | None:
-        if layer.type.itemsize > 1 or not layer.has_units(traits):
-            return "no bytes, or no matrix units for them"
+        if layer.type.itemsize > 1 or not self.multiplies(traits, "i8", "i32"):
+            return "no bytes, or no matrix units of its shape for them"
         return super().serves(layer, traits)
 
 
@@ -353,7 +359,7 @@ class Core(Kernel[Layer]):
 HALVES = tuple(_Halves(f"f16.{tile}") for tile in (
     "t128", "t256x64", "t128x160", "t256", "t96", "t128d", "t96d", "t128x64", "t64", "t64s"))
 BYTES = tuple(_Bytes(f"i8.{tile}") for tile in (
-    "t128x160", "t256", "t96", "t96d", "t128x64", "t64", "t64s"))
+    "t128x160", "t256", "t96", "t96d", "t128x64", "t64", "t64s", "t64k16", "t64m8n16", "t32m8n8"))
 OF_DOTS = (_Dots("t128"), _Dots("t128x64"), _Dots("t64"))
 OF_LINES = (_Lines("t128", adds_tails=False), _Lines("t128x64"), _Lines("t64"))
 WIDE = (_Wide("t192x128"),)
