@@ -70,7 +70,8 @@ INPUT_TENSOR(lengths, 3, 20u)
 OUTPUT_TENSOR(y, 4, OUTPUT_TYPE)
 // By key head, part and row: undivided outputs, then the maximum and the sum.
 layout(binding = 5) coherent buffer Records { vec4 records[]; };
-layout(binding = 6) coherent buffer Arrived { uint arrived[]; };
+#define ARRIVED_BINDING 6
+#include "include/arrived.glsl"
 INPUT_TENSOR(fresh_k, 7, ATTENTION_TYPE)
 INPUT_TENSOR(fresh_v, 8, ATTENTION_TYPE)
 INPUT_TENSOR(cos, 9, ATTENTION_TYPE)

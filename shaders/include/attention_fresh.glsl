@@ -3,7 +3,6 @@ const bool HALVES = BYTES_OF(TYPE) == 2u;
 
 shared uvec4 s_fresh_key[HEAD_VECTORS];
 shared uvec4 s_fresh_value[VALUE_VECTORS];
-shared uint s_arrived;
 
 // Four neighbours from an even element on.
 #define FOUR_OF(name, at) (HALVES \
@@ -59,13 +58,7 @@ uint position_at(uint batch, uint past) {
 void finish(uint batch, uint head, uint own_head, uint filled) {
     uint i = gl_LocalInvocationIndex, rows = group;
     if (filled > 1u) {
-        memoryBarrierBuffer();
-        barrier();
-        if (i == 0u) s_arrived = atomicAdd(arrived[arrived_offset + own_head], 1u);
-        barrier();
-        if (s_arrived != filled - 1u) return;
-        memoryBarrierBuffer();
-        if (i == 0u) arrived[arrived_offset + own_head] = 0u;
+        if (!arrives_last(own_head, filled)) return;
     } else {
         memoryBarrierBuffer();
         barrier();
