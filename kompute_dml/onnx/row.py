@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING
 from .. import spec
 from ..desc import MAX_DIMENSIONS
 from ..graph.array import device_type
-from ..graph.builder import supported
 from ..operators import base
 from . import lowerings
 from .graph import FLOAT8, OnnxNode, OnnxValue
@@ -98,33 +98,42 @@ class Mapping:
         entry = spec.operator(name)
         if name not in base.definitions():
             return f"{name} is not implemented"
-        if supported(device, name, entry.tensors[0].name) is None:
-            return f"{name} needs feature level {entry.introduced}, not {device.feature_level}"
-        tensors = entry.support_at(device.feature_level, self.function) or {}
-        newest = entry.support_at(max(spec.FeatureLevel), self.function) or {}
+        level = device.feature_level
+        if entry.tensors[0].name not in _tensors(name, None, level):
+            return f"{name} needs feature level {entry.introduced}, not {level}"
+        tensors, newest = (_tensors(name, self.function, at) for at in (level, _NEWEST))
         most = device.runtime.engine.max_buffer
+        inputs, outputs = _fields(name)
+        inputs, outputs = self.fields or inputs, self.results or outputs
         for i, value in enumerate(node.inputs):
             if value is not None:
-                field = None if i in self.host else self._input_field(i)
+                field = inputs[min(i, len(inputs) - 1)] if inputs and i not in self.host else None
                 if reason := _refuses_value(value, field, tensors, newest, most):
                     return f"input {i}: {reason}"
         for i, value in enumerate(node.outputs):
             if value is not None:
-                field = self._output_field(i)
+                field = outputs[i] if i < len(outputs) else None
                 if reason := _refuses_value(value, field, tensors, newest, most):
                     return f"output {i}: {reason}"
         return None
 
-    def _output_field(self, index: int) -> str | None:
-        fields = self.results or tuple(
-            f.name for f in spec.operator("DML_OPERATOR_" + self.operator).outputs)
-        return fields[index] if index < len(fields) else None
 
-    def _input_field(self, index: int) -> str | None:
-        fields = self.fields
-        if not fields:
-            fields = tuple(f.name for f in spec.operator("DML_OPERATOR_" + self.operator).inputs)
-        return fields[min(index, len(fields) - 1)] if fields else None
+_NEWEST = max(spec.FeatureLevel)
+
+
+@functools.cache  # a model has thousands of nodes of few operators
+def _tensors(
+    operator: str, function: str | None, level: spec.FeatureLevel
+) -> dict[str, spec.TensorSupport]:
+    """What a feature level supports of an operator's tensors: none before its first level."""
+    return spec.operator(operator).support_at(level, function) or {}
+
+
+@functools.cache
+def _fields(operator: str) -> tuple[tuple[str | None, ...], tuple[str | None, ...]]:
+    """The names of an operator's inputs and of its outputs."""
+    entry = spec.operator(operator)
+    return tuple(f.name for f in entry.inputs), tuple(f.name for f in entry.outputs)
 
 
 def _refuses_value(
