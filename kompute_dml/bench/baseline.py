@@ -117,7 +117,7 @@ def markdown(run: Mapping[str, Any]) -> str:
     shown = [row for row in run["rows"] if name(row) in SHOWN]
     return "\n".join([
         f"{run['device']}, {run['driver']}, {run['date']}: `{run['command']}`. Copying moves "
-        f"{copy / 1e3:.2f} TB/s; {met} of {len(judged)} goals are met.",
+        f"{copy / 1e3:.2f} TB/s. {met} of {len(judged)} goals are met.",
         "",
         *((*_table(shown), "") if shown else ()),
         f"<details><summary>All {len(run['rows'])} cases</summary>",
