@@ -181,8 +181,7 @@ def index(sizes: Sequence[int], strides: Sequence[int], key: Any) -> tuple[Ints,
             continue
         n, s = sizes[d], strides[d]
         if isinstance(k, slice):
-            start, stop, step = k.indices(n)
-            count = len(range(start, stop, step))
+            start, count, step = bounds(k, n)
             if step < 0:
                 raise ValueError("expected slices of positive step (strides are unsigned; "
                                  f"dml.flip copies in reverse), but got step {step}")
@@ -203,6 +202,23 @@ def index(sizes: Sequence[int], strides: Sequence[int], key: Any) -> tuple[Ints,
             first += (i % n) * s
         d += 1
     return tuple(new_sizes), tuple(new_strides), first
+
+
+def bounds(part: slice, n: int) -> tuple[int, int, int]:
+    """The first element that a slice takes of ``n``, their count, and the step between them."""
+    step = 1 if part.step is None else part.step
+    if step < 1:
+        start, stop, step = part.indices(n)
+        return start, len(range(start, stop, step)), step
+
+    def within(at: int) -> int:
+        at = at if getattr(at, "stays_open", False) else integer(at)
+        at = at + n if at < 0 else at
+        return 0 if at < 0 else n if at > n else at
+
+    start = 0 if part.start is None else within(part.start)
+    stop = n if part.stop is None else within(part.stop)
+    return start, -(-(stop - start) // step) if stop > start else 0, step
 
 
 def reshape_strides(

@@ -125,17 +125,18 @@ class OpenBuilder(Builder):
 
     def finish_open(
         self, inputs: Sequence[Array], outputs: Sequence[Array], resident: Sequence[Array] = (),
+        *, bound: bool = False,
     ) -> OpenPlan:
         """:meth:`finish`, for many sizes."""
         ends = self._ends(inputs, outputs)
-        kept = self._append_in_place(inputs, ends)
+        kept = {} if bound else self._append_in_place(inputs, ends)
         steps = self.lower(inputs, ends, runs=True)
         ours = {id(a.storage) for a in (*inputs, *ends, *[x for x, _ in self.written])}
         inner = [s for s in self.storages
                  if s.first >= 0 and not s.constant and id(s) not in ours]
         if IN_PLACE not in disabled():
             run_in_place(steps, inner)
-        return OpenPlan(self, steps, inputs, ends, resident, kept, inner)
+        return OpenPlan(self, steps, inputs, ends, resident, kept, inner, bound)
 
 
 class _OpenStep:
@@ -154,8 +155,10 @@ class OpenPlan:
     def __init__(
         self, builder: OpenBuilder, steps: Sequence[Step], inputs: Sequence[Array],
         outputs: Sequence[Array], resident: Sequence[Array], kept: Mapping[int, int],
-        inner: Sequence[Storage],
+        inner: Sequence[Storage], bound: bool,
     ) -> None:
+        self._bound = bound
+        """Whether each run brings the memory of inputs and outputs."""
         self._builder, self._steps, self.kept = builder, steps, kept
         self._inputs, self._outputs, self._resident = inputs, outputs, resident
         self._trace = trace = builder.trace
@@ -374,15 +377,16 @@ class OpenPlan:
             if s is not s.root and type(s.begin) is not Size:
                 twins[s] = twins[s.root].part(s.begin, 0)
         twins.update({s: Storage(n, s.first, s.last) for s, n in self._scratch.items()})
-        used = [i for i, a in enumerate(self._inputs)
-                if a.storage is not None and a.storage.first >= 0 and i not in self.kept]
+        used = [i for i, a in enumerate(self._inputs) if not self._bound
+                and a.storage is not None and a.storage.first >= 0 and i not in self.kept]
         staged = [i for i in used if self._inputs[i] not in self._resident]
         self._together, end = [], 0
         for i in sorted(staged, key=lambda i: self._twin(self._inputs[i]).nbytes):
             end += aligned(self._twin(self._inputs[i]).nbytes)
             if end <= WINDOW:
                 self._together.append(i)
-        fresh = [y for j, y in enumerate(self._outputs) if j not in self.kept.values()]
+        fresh = [y for j, y in enumerate(self._outputs)
+                 if not self._bound and j not in self.kept.values()]
         before = builder.allocated
         for group in ([self._inputs[i] for i in self._together],
                       *[[self._inputs[i]] for i in used if i not in self._together], fresh):

@@ -233,12 +233,14 @@ class RecordedPlan:
 
     def may_write_over(self, output: int, i: int) -> bool:
         """Whether an output may be bound where an input of the same layout lies: no step reads the
-        input after one has written the output. An operator that may run in place may do both."""
+        input after one has written the output. An operator that may run in place may do both, if
+        its layouts are known."""
         y, x = self.outputs[output].storage, self._inputs[i].storage
         if y is None or x is None or y.root.first < 0:
             return False
         begins, ends = y.root.first, x.root.last
-        return ends < begins or (ends == begins and runs_over(self._planned[begins], x, y))
+        return ends < begins or (ends == begins and self.common is None
+                                 and runs_over(self._planned[begins], x, y))
 
     def _run_at(self, slots: Sequence[Place]) -> None:
         """Record the operators, with the inputs and then the outputs at these places."""

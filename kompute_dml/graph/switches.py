@@ -27,8 +27,8 @@ _OTHERS = {
     REPACKING: "constants are brought once into the order that a kernel reads",
     MEMORY: "values that are never alive together share memory",
     IN_PLACE: "an operator writes over an input that has no later reader",
-    OPEN_SIZES: "one plan of an ONNX model serves many sizes of its inputs",
-    AHEAD: "on a GPU, threads compile what new sizes of an ONNX model's inputs may take",
+    OPEN_SIZES: "one plan of a model serves many sizes of its inputs",
+    AHEAD: "on a GPU, threads compile what new sizes of a model's inputs may take",
     BRANCHES: "operators that do not depend on one another run without a barrier",
 }
 """Optimizations that are no passes."""

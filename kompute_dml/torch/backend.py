@@ -29,8 +29,13 @@ from ..desc import TensorDesc
 from ..errors import DmlError, OutOfMemoryError
 from ..graph.array import Array
 from ..graph.expression import Expression, Graph, _array, _expression
+from ..graph.open_plan import OpenBuilder, OpenPlan
 from ..graph.recorded import RecordedPlan
+from ..graph.size_pattern import SizePattern
+from ..graph.switches import OPEN_SIZES, disabled
+from ..layout import is_packed, packed_strides
 from ..runtime.heap import Allocation
+from ..sizes import SizeTrace, any_open, evaluator, is_open
 from ..tensors import Tensor
 from . import fallback, memory, types
 from .decompositions import decompositions
@@ -41,6 +46,8 @@ from .values import Value
 
 Arguments = Sequence[Any]  # tensors, and numbers for sizes
 _NEVER = 1 << 30
+MAX_SIZES, MAX_OPEN = 256, 16
+"""The most sets of sizes and layouts of a graph, and the most plans for many sizes."""
 _STAGED = object()
 """A tensor of the host that is uploaded with others."""
 
@@ -137,6 +144,7 @@ class _Written(NamedTuple):
     place: int = -1
     """Of the plan's output; -1 for none."""
     value: Value | None = None
+    """Its sizes and type."""
     like: bool = False
     """Whether the argument lies on the device and has the result's sizes and type."""
     in_place: bool = False
@@ -162,7 +170,7 @@ class _Written(NamedTuple):
 
 
 class _Ready(NamedTuple):
-    """A plan for one set of sizes and layouts."""
+    """A plan for one set of sizes and layouts, or what those of many sizes have in common."""
 
     plan: RecordedPlan | None
     """None if nothing is to be computed."""
@@ -170,6 +178,48 @@ class _Ready(NamedTuple):
     """The argument of each of the plan's inputs; -1 for a state of the random numbers."""
     results: list[_Result]
     written: list[_Written]
+
+
+class _Open:
+    """A plan for many sizes."""
+
+    def __init__(self, more: tuple[Any, ...], trace: SizeTrace, plan: OpenPlan, form: _Ready
+                 ) -> None:
+        self.more, self._plan, self._form = more, plan, form
+        ends: list[_Result | _Written] = [*form.results, *form.written]
+        self._numbers = evaluator(trace, [n for x in ends for n in self._sizes(x)])
+
+    @staticmethod
+    def _sizes(x: _Result | _Written) -> tuple[Any, ...]:
+        """The numbers that sizes decide."""
+        return x.value.shape if isinstance(x.value, Value) else (x.value,) if is_open(
+            x.value) else ()
+
+    def at(self, values: Sequence[int], tensors: Sequence[Tensor | None]) -> _Ready | None:
+        """What to run for these values of the variables. None if it does not serve them."""
+        plan = self._plan.at(values)
+        if plan is None:
+            return None
+        numbers, form = iter(self._numbers(*values)), self._form
+
+        def settled(x: Any) -> Any:
+            sizes = [next(numbers) for _ in self._sizes(x)]
+            value = x.value
+            if isinstance(value, Value):
+                value = Value(None, sizes, value.dtype)
+            return x._replace(value=sizes[0] if is_open(value) else value)
+
+        results = [settled(x) for x in form.results]
+        return _Ready(plan, form.bound, results, [
+            settled(w).over(plan, form.bound, tensors[w.target]) for w in form.written])
+
+
+class _OpenGraph(Graph):
+    """A graph of open sizes."""
+
+    def __init__(self, builder: OpenBuilder) -> None:
+        super().__init__(builder.device)
+        self._builder: OpenBuilder = builder
 
 
 class Refused(Unsupported):
@@ -409,6 +459,11 @@ class PlannedNodes:
         self._writes = [(self._places[n.args[0]], n.args[1]) for n in writes]
         self._constant = static.difference(i for i, _ in self._writes)
         """Arguments that are constants of the plans while the graph is frozen."""
+        self._pattern = _pattern_of(arguments)
+        """The sizes that PyTorch leaves open, if any."""
+        self._open: list[_Open] = []
+        self.declined = ""
+        """Why there is no plan for many sizes, if one was tried."""
 
     def __call__(self, args: Arguments) -> list[Any]:
         tensors: list[Tensor | None] = []
@@ -426,7 +481,10 @@ class PlannedNodes:
         ready = self._ready.get(tuple(key))
         if ready is None:
             with self._lock:
-                ready = self._ready[tuple(key)] = self._build(args, tensors)
+                ready = self._ready[tuple(key)] = self._for_many(args, tensors, key) or (
+                    self._build(args, tensors))
+                if len(self._ready) > MAX_SIZES:
+                    self._ready.pop(next(iter(self._ready)))
         return self._run(ready, args, tensors)
 
     def _argument(self, i: int, x: object) -> tuple[Any, Tensor | None]:
@@ -464,11 +522,63 @@ class PlannedNodes:
 
     # Lowering
 
+    def _for_many(self, args: Arguments, tensors: list[Tensor | None], key: Sequence[Any]
+                  ) -> _Ready | None:
+        """A plan of one that serves many sizes. None if there is none, and none can be."""
+        if self._pattern is None or OPEN_SIZES in disabled():
+            return None
+        layouts = [_layout_of(x, tensor) for x, tensor in zip(args, tensors)]
+        values = self._pattern.read([tuple(x.shape) if isinstance(x, torch.Tensor) else (
+            (x,) if isinstance(x, int) else ()) for x in args])
+        if values is None or None in layouts:
+            return None
+        constants = [k for i, k in enumerate(key) if self.frozen and i in self._constant]
+        more = *layouts, *constants
+        for opened in self._open:
+            if opened.more == more and (ready := opened.at(values, tensors)) is not None:
+                return ready
+        if self.declined or len(self._open) >= MAX_OPEN:
+            return None
+        trace = SizeTrace()
+        variables = tuple([trace.variable(n) for n in values])
+        builder = OpenBuilder(memory.device(), trace, values)
+        try:
+            form, plan = self._opened(args, tensors, builder, self._pattern.over(variables))
+            opened = _Open(more, trace, plan, form)
+            ready = opened.at(values, tensors)
+        except Exception as error:  # the plan of these sizes alone says what is wrong with them
+            self.declined = f"{type(error).__name__}: {error}"
+            return None
+        statistics.plans += 1
+        if ready is not None:
+            self._open.insert(0, opened)
+        return ready
+
+    def _opened(self, args: Arguments, tensors: list[Tensor | None], builder: OpenBuilder,
+                shapes: Sequence[Sequence[int]]) -> tuple[_Ready, OpenPlan]:
+        """What the plans of many sizes have in common."""
+        graph, inputs = _OpenGraph(builder), list[Array]()
+        form, ends = self._lowered(graph, args, tensors, inputs, shapes)
+        if not ends:
+            raise Unsupported("nothing to compute")
+        return form, builder.finish_open(inputs, ends, bound=True)
+
     def _build(self, args: Arguments, tensors: list[Tensor | None]) -> _Ready:
         statistics.plans += 1
-        graph = Graph(memory.device())
+        graph, inputs = Graph(memory.device()), list[Array]()
+        ready, ends = self._lowered(graph, args, tensors, inputs)
+        if not ends:
+            return ready
+        plan = graph.builder_for("compile").finish(inputs, ends, bound=True)
+        return ready._replace(plan=plan, written=[
+            w.over(plan, ready.bound, tensors[w.target]) for w in ready.written])
+
+    def _lowered(
+        self, graph: Graph, args: Arguments, tensors: list[Tensor | None], inputs: list[Array],
+        shapes: Sequence[Sequence[int]] | None = None,
+    ) -> tuple[_Ready, list[Array]]:
+        """What to run, without a plan, and its outputs. ``shapes`` are open sizes of arguments."""
         values: dict[Node, Any] = {}
-        inputs: list[Array] = []
         bound: list[int] = []
 
         def state() -> Tensor:
@@ -480,7 +590,8 @@ class PlannedNodes:
         with unset_fake_temporarily(), graph, random.states_from(state):
             for i, node in enumerate(self.arguments):
                 if self._read[i]:
-                    values[node] = self._input(graph, i, args[i], tensors[i], inputs, bound)
+                    values[node] = self._input(graph, i, args[i], tensors[i], inputs, bound,
+                                               None if shapes is None else shapes[i])
             for node in self.nodes:
                 for x in node.all_input_nodes:
                     if x.op == "get_attr" and x not in values:
@@ -489,23 +600,26 @@ class PlannedNodes:
             for node in self.outputs:
                 if isinstance(node, Node) and node.op == "get_attr" and node not in values:
                     values[node] = _attribute(graph, self.module, node.target)
-            return self._finish(graph, values, inputs, bound, tensors)
+            return self._ends(graph, values, bound)
 
     def _input(self, graph: Graph, i: int, x: object, tensor: Tensor | None, inputs: list[Array],
-               bound: list[int]) -> Any:
+               bound: list[int], shape: Sequence[int] | None) -> Any:
+        """An argument. ``shape`` is its open sizes, or that of a number the number."""
         if not isinstance(x, torch.Tensor):
-            return x
+            return shape[0] if shape and isinstance(x, int) else x
+        sizes: Sequence[int] = x.shape if shape is None else shape
         if tensor is None:
-            return Value(None, x.shape, x.dtype)
+            return Value(None, sizes, x.dtype)
         if self.frozen and i in self._constant:
             return Value(graph.as_constant(tensor), x.shape, x.dtype)
-        expression = _input(graph, tensor.desc, tensor.byte_offset & 15)
+        desc = tensor.desc if not any_open(sizes) else _open_desc(tensor.desc, sizes)
+        expression = _input(graph, desc, tensor.byte_offset & 15)
         inputs.append(_array(expression, "input"))
         bound.append(i)
-        return Value(expression, x.shape, x.dtype)
+        return Value(expression, sizes, x.dtype)
 
-    def _finish(self, graph: Graph, values: dict[Node, Any], inputs: list[Array],
-                bound: list[int], tensors: list[Tensor | None]) -> _Ready:
+    def _ends(self, graph: Graph, values: dict[Node, Any], bound: list[int]
+              ) -> tuple[_Ready, list[Array]]:
         ends: list[Array] = []
         results: list[_Result] = []
         for j, node in enumerate(self.outputs):
@@ -530,11 +644,7 @@ class PlannedNodes:
                 results.append(_Result("value", len(ends), result, order, host))
                 ends.append(_array(data, "output"))
         written = [self._written(graph, i, values[node], ends) for i, node in self._writes]
-        if not ends:
-            return _Ready(None, [], results, written)
-        plan = graph.builder_for("compile").finish(inputs, ends, bound=True)
-        return _Ready(plan, bound, results,
-                      [w.over(plan, bound, tensors[w.target]) for w in written])
+        return _Ready(None, bound if ends else [], results, written), ends
 
     def _written(self, graph: Graph, i: int, result: Value, ends: list[Array]) -> _Written:
         """The result that goes where an argument lies."""
@@ -593,6 +703,61 @@ def _input(graph: Graph, desc: TensorDesc, shift: int = 0) -> Tensor:
     storage = graph.builder_for("input").storage((shift + desc.nbytes + 3) & ~3)
     graph.written.add(storage)
     return _expression(graph, storage, shift, desc)
+
+
+def _pattern_of(arguments: Sequence[Node]) -> SizePattern | None:
+    """The sizes of arguments, and numbers, that PyTorch leaves open. Each expression that is not
+    another one and a number more is a variable. None if there are none."""
+    variables: list[Any] = []
+
+    def part(n: object) -> int | tuple[int, int]:
+        if not isinstance(n, torch.SymInt):
+            return n if isinstance(n, int) else 0
+        expression = n.node.expr
+        if expression.is_Integer:
+            return int(expression)
+        for i, known in enumerate(variables):
+            if (more := expression - known).is_Integer:
+                return i, int(more)
+        variables.append(expression)
+        return len(variables) - 1, 0
+
+    shapes = []
+    for node in arguments:
+        x = node.meta.get("val")
+        sizes = tuple(x.shape) if isinstance(x, torch.Tensor) else (
+            (x,) if isinstance(x, (int, torch.SymInt)) else ())
+        shapes.append(tuple(map(part, sizes)))
+    return SizePattern(tuple(shapes), (0,) * len(variables)) if variables else None
+
+
+def _layout_of(x: object, tensor: Tensor | None) -> Any:
+    """What an argument's plan depends on besides its sizes. None if it is no dense layout."""
+    if not isinstance(x, torch.Tensor):
+        return () if isinstance(x, int) else (x,)
+    if tensor is None:
+        return (x.dtype,)
+    order = _order(tensor.desc)
+    return None if order is None else (x.dtype, order, tensor.byte_offset & 15)
+
+
+def _order(desc: TensorDesc) -> tuple[int, ...] | None:
+    """The dimensions by falling stride. None if there are gaps between elements."""
+    if desc.is_packed:
+        return tuple(range(len(desc.sizes)))
+    order = sorted(range(len(desc.sizes)), key=lambda d: (-desc.strides[d], d))
+    sizes = [desc.sizes[d] for d in order]
+    return tuple(order) if is_packed(sizes, [desc.strides[d] for d in order]) else None
+
+
+def _open_desc(desc: TensorDesc, sizes: Sequence[int]) -> TensorDesc:
+    """A description of these sizes, in the same order in memory."""
+    order = _order(desc)
+    assert order is not None  # else there is no such plan
+    steps = dict(zip(order, packed_strides([sizes[d] for d in order])))
+    return TensorDesc(
+        desc.data_type, tuple(sizes), tuple([steps[d] for d in range(len(sizes))]),
+        guaranteed_base_offset_alignment=desc.guaranteed_base_offset_alignment)
 
 
 def _found(module: GraphModule, name: Any) -> Any:

@@ -104,8 +104,7 @@ def _running_backward(before: Callable[..., object]) -> Callable[..., object]:
 def register() -> None:
     """Wrap the functions."""
     for module in (torch.autograd, torch.autograd.graph):
-        module._engine_run_backward = _running_backward(
-            module._engine_run_backward)
+        module._engine_run_backward = _running_backward(module._engine_run_backward)
     torch._tensor_str._tensor_str = _printing(torch._tensor_str._tensor_str)
     torch.accelerator.synchronize = _synchronizing(torch.accelerator.synchronize)
     wrapper = torch._TorchCompileInductorWrapper

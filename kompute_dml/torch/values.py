@@ -19,6 +19,8 @@ import kompute_dml as dml
 
 from ..desc import TensorDesc
 from ..dtypes import DataType
+from ..layout import bounds, broadcast_sizes
+from ..sizes import whole
 from ..tensors import Tensor
 from .types import Unsupported, data_type, floating, is_integer, spec
 
@@ -39,7 +41,7 @@ class Value:
     def __init__(self, data: Tensor | None, shape: Sizes, dtype: torch.dtype) -> None:
         if data is not None and data.data_type is not data_type(dtype):
             raise Unsupported(f"{dtype}, of which a function makes {data.data_type.name}")
-        self.data, self.shape, self.dtype = data, tuple(int(n) for n in shape), dtype
+        self.data, self.shape, self.dtype = data, tuple(map(whole, shape)), dtype
 
     def __repr__(self) -> str:
         return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
@@ -67,7 +69,7 @@ def value(data: Tensor, shape: Sizes, dtype: torch.dtype) -> Value:
     """A function's result. Truth values become bytes."""
     if data.truth:
         data = data.viewed_as(data.data_type, False)
-    wanted = tuple(int(n) for n in shape)
+    wanted = tuple(map(whole, shape))
     if tuple(data.desc.sizes) != (wanted or (1,)):
         data = data.reshape(wanted or (1,))
     return Value(data, wanted, dtype)
@@ -101,7 +103,7 @@ def full(shape: Sizes, number: Number, dtype: torch.dtype) -> Value:
             number = math.copysign(math.inf, number)
     one = dml.fill_value_constant([1] * max(len(shape), 1), value=number,
                                   data_type=data_type(dtype))
-    return Value(one.broadcast_to(tuple(int(n) for n in shape) or (1,)), shape, dtype)
+    return Value(one.broadcast_to(tuple(map(whole, shape)) or (1,)), shape, dtype)
 
 
 def constant(array: np.ndarray, dtype: torch.dtype) -> Value:
@@ -118,7 +120,7 @@ def constant(array: np.ndarray, dtype: torch.dtype) -> Value:
 
 def resized(x: Value, shape: Sizes) -> Value:
     """The same elements with other sizes."""
-    shape = tuple(int(n) for n in shape)
+    shape = tuple(map(whole, shape))
     if shape == x.shape:
         return x
     return Value(None if x.data is None else x.data.reshape(shape or (1,)), shape, x.dtype)
@@ -127,7 +129,7 @@ def resized(x: Value, shape: Sizes) -> Value:
 def expanded(x: Value, shape: Sizes) -> Value:
     """Broadcast; -1 keeps a size."""
     extra = len(shape) - x.ndim
-    shape = tuple(x.shape[i - extra] if n == -1 else int(n) for i, n in enumerate(shape))
+    shape = tuple(x.shape[i - extra] if n == -1 else whole(n) for i, n in enumerate(shape))
     if x.data is None or shape == x.shape:
         return Value(x.data, shape, x.dtype)
     if not math.prod(shape):
@@ -138,12 +140,11 @@ def expanded(x: Value, shape: Sizes) -> Value:
 def window(x: Value, dim: int, start: int, end: int, step: int = 1) -> Value:
     """A slice of one dimension, clamped as Python clamps it."""
     dim %= x.ndim
-    start, end, step = slice(start, end, step).indices(x.shape[dim])
     shape = list(x.shape)
-    shape[dim] = max(0, -(-(end - start) // step))
+    start, shape[dim], step = bounds(slice(start, end, step), x.shape[dim])
     if not math.prod(shape):
         return empty(shape, x.dtype)
-    key = (*[slice(None)] * dim, slice(start, end, step))
+    key = (*[slice(None)] * dim, slice(start, start + (shape[dim] - 1) * step + 1, step))
     return Value(x.elements.window(key), shape, x.dtype)
 
 
@@ -293,8 +294,16 @@ def _category(dtype: torch.dtype) -> int:
 
 
 def broadcast(*operands: Operand) -> tuple[int, ...]:
-    shapes = [x.shape for x in operands if isinstance(x, Value)]
-    return tuple(int(n) for n in torch.broadcast_shapes(*shapes))
+    return broadcast_shapes(*[x.shape for x in operands if isinstance(x, Value)])
+
+
+def broadcast_shapes(*shapes: Sizes) -> tuple[int, ...]:
+    """The sizes that these broadcast to. Raises RuntimeError, as PyTorch does, if there are
+    none."""
+    try:
+        return broadcast_sizes((), *shapes)
+    except ValueError as error:
+        raise RuntimeError(str(error)) from None
 
 
 def as_value(x: Operand, dtype: torch.dtype) -> Value:
@@ -341,8 +350,7 @@ def dimensions(x: Value, dims: int | Sizes | None) -> list[int]:
 
 
 __all__ = ["BOOL", "F32", "I32", "I64", "Number", "Operand", "Sizes", "Unsupported", "Value",
-           "as_value", "broadcast", "cast", "constant", "data_type", "dimensions", "elementwise",
-           "empty", "expanded", "floating", "full", "is_integer", "low_bits", "moved_from_last",
-           "moved_last", "operand", "packed", "permuted", "resized", "result_type", "rounded_once",
-           "spec", "value",
-           "window"]
+           "as_value", "broadcast", "broadcast_shapes", "cast", "constant", "data_type",
+           "dimensions", "elementwise", "empty", "expanded", "floating", "full", "is_integer",
+           "low_bits", "moved_from_last", "moved_last", "operand", "packed", "permuted", "resized",
+           "result_type", "rounded_once", "spec", "value", "window"]

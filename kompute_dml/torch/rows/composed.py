@@ -19,6 +19,7 @@ from ..values import (
     Sizes,
     Unsupported,
     Value,
+    broadcast_shapes,
     cast,
     constant,
     empty,
@@ -175,7 +176,7 @@ def multinomial(weights: Value, count: int, replacement: bool = False, **other: 
 @lowers("normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor")
 def normal_of(mean: Value | Number, std: Value | Number = 1.0, **other: object) -> Value:
     dtype = floating(result_type(mean, std))
-    shape = torch.broadcast_shapes(*[v.shape for v in (mean, std) if isinstance(v, Value)])
+    shape = broadcast_shapes(*[v.shape for v in (mean, std) if isinstance(v, Value)])
     return cast(call("add.Tensor", call("mul.Tensor", normal(shape, F32), std), mean), dtype)
 
 
@@ -244,7 +245,7 @@ def unique_consecutive(x: Value, return_inverse: bool = False, return_counts: bo
 def cdist(a: Value, b: Value, p: float, mode: int | None = None) -> Value:
     if a.numel * b.shape[-2] > MOST_PAIRS:
         raise Unsupported("distances of more than 67 million pairs")
-    shape = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-2])
+    shape = (*broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-2])
     if not a.numel or not b.numel:
         return full(shape, 0, a.dtype)
     apart = call("abs", call("sub.Tensor", call("unsqueeze", a, -2), call("unsqueeze", b, -3)))
@@ -290,7 +291,7 @@ def trilinear(a: Value, b: Value, c: Value, expand1: Sizes, expand2: Sizes, expa
         for d in dims:
             x = call("unsqueeze", x, d)
         widened.append(x)
-    shape = torch.broadcast_shapes(*[x.shape for x in widened])
+    shape = broadcast_shapes(*[x.shape for x in widened])
     if math.prod(shape) > MOST_PAIRS:
         raise Unsupported("a bilinear product of more than 67 million terms")
     product = call("mul.Tensor", call("mul.Tensor", widened[0], widened[2]), widened[1])

@@ -13,7 +13,20 @@ import torch
 
 from ...graph.expression import Expression
 from ..table import call, lowers
-from ..values import BOOL, F32, I32, I64, Sizes, Unsupported, Value, cast, constant, full, resized
+from ..values import (
+    BOOL,
+    F32,
+    I32,
+    I64,
+    Sizes,
+    Unsupported,
+    Value,
+    broadcast_shapes,
+    cast,
+    constant,
+    full,
+    resized,
+)
 
 LARGEST = 64
 """Columns that are eliminated here. The CPU is faster with more."""
@@ -44,7 +57,7 @@ def _apart(a: Value, batch: Sizes) -> Value:
 
 def _together(a: Value, b: Value) -> tuple[tuple[int, ...], Value, Value]:
     """The sizes before the matrices', and both joined, after broadcasting."""
-    batch = tuple(torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]))
+    batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
     first, second = (_joined(call("expand", x, (*batch, *x.shape[-2:]))) for x in (a, b))
     return batch, first, second
 

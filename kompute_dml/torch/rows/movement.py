@@ -11,6 +11,7 @@ import torch
 
 import kompute_dml as dml
 
+from ...layout import bounds
 from ..table import LOWERINGS, call, lowers
 from ..values import (
     F32,
@@ -186,9 +187,9 @@ def stack(tensors: Sequence[Value], dim: int = 0) -> Value:
 def slice_scatter(x: Value, source: Value, dim: int = 0, start: int | None = None,
                   end: int | None = None, step: int = 1) -> Value:
     dim %= x.ndim
-    first, last, step = slice(start, end, step).indices(x.shape[dim])
+    first, count, step = bounds(slice(start, end, step), x.shape[dim])
+    last = first + (count - 1) * step + 1
     source = cast(source, x.dtype)
-    count = source.shape[dim]
     if not count:
         return x
     if step != 1:

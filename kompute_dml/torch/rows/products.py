@@ -9,7 +9,18 @@ import torch
 import kompute_dml as dml
 
 from ..table import call, lowers
-from ..values import F32, MOST_PAIRS, Number, Unsupported, Value, cast, expanded, full, value
+from ..values import (
+    F32,
+    MOST_PAIRS,
+    Number,
+    Unsupported,
+    Value,
+    broadcast_shapes,
+    cast,
+    expanded,
+    full,
+    value,
+)
 
 
 @lowers("mm", "bmm", "matmul")
@@ -18,7 +29,7 @@ def product(a: Value, b: Value) -> Value:
         raise Unsupported(f"a product of {a!r} and {b!r}")
     if min(a.ndim, b.ndim) < 2:
         raise Unsupported("a product with a vector")
-    shape = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    shape = (*broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
     if not a.numel or not b.numel:
         return full(shape, 0, a.dtype)
     if a.dtype.itemsize == 2 and a.dtype.is_floating_point and a.dtype != torch.float16:
