@@ -23,6 +23,7 @@ from ..graph.open_plan import OpenBuilder
 from ..graph.planner import Preparations, uncollected
 from ..graph.recorded import Input, RecordedPlan, Resident, Result
 from ..graph.recordings import Places
+from ..graph.size_pattern import SizePattern
 from ..graph.step import begin_ahead
 from ..graph.switches import OPEN_SIZES, disabled
 from ..layout import Ints, packed_strides
@@ -34,7 +35,7 @@ from ..sizes import Shaped, SizeTrace, any_open, settled
 from . import mapping, placement, shapes
 from .graph import OnnxNode, OnnxValue, uses
 from .layers import Layers, label, split
-from .open_plans import OpenPlans, SizePattern
+from .open_plans import OpenPlans
 
 if TYPE_CHECKING:
     from ..device import Device
