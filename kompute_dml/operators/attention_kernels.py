@@ -522,7 +522,7 @@ class _Tile(_OfHalves):
         return 16 * self.fragments * (1 if self.split_keys else self.subgroups)
 
     def serves(self, a: Attention, traits: DeviceTraits) -> str | None:
-        # AMD's compiler has no registers for more, and moves some to memory.
+        # Some compilers have no registers for more, and move some to memory.
         fits = self.fragments == 1 and (
             a.longest <= _SMALL_VALUES or (self.keys == 32 and not self.split_keys))
         if not fits and not traits.fragments_alike:

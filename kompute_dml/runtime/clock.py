@@ -1,7 +1,8 @@
-"""Keeping an NVIDIA GPU's clock up between submits.
+"""Keeping a GPU's clock up between submits.
 
-Without CUDA, NVIDIA's driver lowers the clock of the multiprocessors (an H200's from 1980 to
-345 MHz) as soon as the host leaves gaps between submits. A CUDA context in any process prevents it.
+Without a CUDA context, a driver that has CUDA, too, lowers the clock of the multiprocessors (an
+H200's from 1980 to 345 MHz) as soon as the host leaves gaps between submits. A context in any
+process prevents it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .adapters import Adapter
 
 @contextlib.contextmanager
 def held(adapter: Adapter) -> Iterator[bool]:
-    """Hold a CUDA context on the device inside the block, if it has NVIDIA's driver and CUDA is
+    """Hold a CUDA context on the device inside the block, if its driver has CUDA, too, and CUDA is
     installed. Yields whether a context is held."""
     cuda = libcuda.library() if traits.has_cuda(adapter) else None
     device = None if cuda is None else _retain(cuda, adapter)

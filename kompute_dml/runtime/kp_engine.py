@@ -349,8 +349,8 @@ class Engine:
 
     def storage(self, nbytes: int, dedicated: bool = False) -> Any:
         """A buffer on the device. The host can access it if ``host_writes_storage``.
-        ``dedicated``: its memory is its own, where kp is fixed. NVIDIA does not compress such
-        memory."""
+        ``dedicated``: its memory is its own, where kp is fixed. Some drivers do not compress
+        such memory."""
         kinds = self.kp.TensorTypes
         if self.host_writes_storage:
             return self._device_tensor(nbytes, kinds.host)

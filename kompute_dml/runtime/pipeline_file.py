@@ -1,6 +1,6 @@
 """A device's pipelines in a file of the user's cache folder, so that other processes find them.
 
-Not every driver keeps what it has compiled (NVIDIA's does not for root), and then each process
+Not every driver keeps what it has compiled (one does not for root), and then each process
 would compile for seconds. A driver may crash on data that is broken or another driver's, and runs
 what it reads. So a file is checked before the driver sees a byte: it must be this user's own, in a
 folder that nobody else can write to.

@@ -24,7 +24,6 @@ _SLOW_BARRIERS = ("llvmpipe",)
 _FENCES_GATHER = ("llvmpipe",)
 _SLOW_COMPILERS = ("SwiftShader driver",)
 _LOOPS_AT_UNDEFINED = ("SwiftShader driver",)
-_REGISTERS = {"NVIDIA": 1 << 16}
 _CHOOSES_SIZES = {"subgroupSizeControl", "computeFullSubgroups"}
 LEAST_LOOP_PASSES = 65_000
 """The passes of all loops of an invocation that every device makes. lavapipe silently ends loops
@@ -48,6 +47,8 @@ class DeviceClass(enum.Enum):
     UNKNOWN = "unknown"
 
 
+_REGISTERS = {DeviceClass.NVIDIA_HOPPER: 1 << 16, DeviceClass.NVIDIA: 1 << 16}
+"""What is known of multiprocessors' registers, by class."""
 _CLASSES = (
     (DeviceClass.NVIDIA_HOPPER, ("nvidia", "nvk"), ("h100", "h200", "h800", "gh200")),
     (DeviceClass.NVIDIA, ("nvidia", "nvk"), ("",)),
@@ -128,7 +129,8 @@ class DeviceTraits:
     masks_all: bool
     """Both sides of a branch are executed, under masks."""
     registers: int
-    """32-bit registers that the invocations of a workgroup share; 0 if that is not known."""
+    """32-bit registers of a multiprocessor, which a workgroup's invocations share; 0 if that is not
+    known. Recurrent operators keep weights in them."""
     slow_barriers: bool
     """Barriers and shared memory take longer than reading buffers again."""
     device_class: DeviceClass
@@ -261,7 +263,7 @@ def _own(adapter: Adapter) -> DeviceTraits:
         ieee_units=adapter.driver_version.startswith(_IEEE_UNITS.get(adapter.driver, ())),
         fragments_alike=False,
         masks_all=adapter.driver in _MASKS_ALL,
-        registers=_REGISTERS.get(adapter.driver, 0),
+        registers=_REGISTERS.get(class_of(adapter), 0),
         slow_barriers=adapter.driver in _SLOW_BARRIERS,
         device_class=class_of(adapter),
         slow_compiler=adapter.driver in _SLOW_COMPILERS,
