@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import numpy as np
 
 from .heap import Allocation, Block
 
@@ -71,3 +74,68 @@ class Hazards:
     def clear(self) -> None:
         self._read.clear()
         self._written.clear()
+
+
+class Spans:
+    """The accesses of many dispatches, in order, in arrays. Where each begins and ends may change
+    from one recording to the next."""
+
+    def __init__(
+        self, dispatches: np.ndarray, allocations: Sequence[Allocation], writes: np.ndarray
+    ) -> None:
+        """Of each access: the number of its dispatch, in order, and its memory."""
+        self._dispatches, self._allocations, self._writes = dispatches, allocations, writes
+        numbers: dict[Block, int] = {}
+        self._blocks = np.array([numbers.setdefault(a.block, len(numbers)) for a in allocations])
+        self.waits = np.zeros(0, bool)
+        """Which dispatches wait for all before. The first one does."""
+        self._left = self._right = np.zeros(0, np.int64)
+        """Pairs of accesses that must not meet: no wait is between them."""
+
+    def order(self, begins: np.ndarray, ends: np.ndarray) -> bool:
+        """Let dispatches wait where accesses meet, for these ranges. Other ranges need no more
+        waits where :meth:`hold`. False if too many dispatches do not wait."""
+        count = int(self._dispatches[-1]) + 1
+        waits = np.zeros(count, bool)
+        waits[0] = True
+        firsts = np.searchsorted(self._dispatches, np.arange(count + 1)).tolist()
+        accesses: list[Access] = [*zip(
+            self._allocations, begins.tolist(), ends.tolist(), self._writes.tolist())]
+        hazards = Hazards()
+        for i, (first, last) in enumerate(pairwise(firsts)):
+            own = accesses[first:last]
+            if hazards.conflicts(own):
+                waits[i] = True
+                hazards.clear()
+            hazards.add(own)
+        self.waits = waits
+        return self._pair(np.cumsum(waits)[self._dispatches])
+
+    def _pair(self, runs: np.ndarray) -> bool:
+        """Note the pairs of accesses of the same run, in which no dispatch waits."""
+        none = np.zeros(0, np.int64)
+        left, right, total = [none], [none], 0
+        bounds = [0, *(np.flatnonzero(np.diff(runs)) + 1).tolist(), len(runs)]
+        dispatches = self._dispatches.tolist()
+        for begin, end in pairwise(bounds):
+            if dispatches[begin] == dispatches[end - 1]:
+                continue
+            total += (end - begin) ** 2
+            if total > _MOST_PAIRS:
+                return False
+            a, b = (i + begin for i in np.triu_indices(end - begin, 1))
+            meet = (self._dispatches[a] != self._dispatches[b]) & (
+                self._blocks[a] == self._blocks[b]) & (self._writes[a] | self._writes[b])
+            left.append(a[meet])
+            right.append(b[meet])
+        self._left, self._right = np.concatenate(left), np.concatenate(right)
+        return True
+
+    def hold(self, begins: np.ndarray, ends: np.ndarray) -> bool:
+        """Whether the waits are enough for these ranges."""
+        return not np.any((begins[self._left] < ends[self._right])
+                          & (begins[self._right] < ends[self._left]))
+
+
+_MOST_PAIRS = 1 << 20
+"""The most pairs of accesses to look at."""

@@ -18,7 +18,7 @@ import sys
 import sysconfig
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -112,6 +112,12 @@ def group_grid(groups: int) -> tuple[int, int, int]:
     return -(-groups // lines), lines, 1
 
 
+def group_grids(groups: np.ndarray) -> np.ndarray:
+    """:func:`group_grid` of each, a row each."""
+    lines = -(-groups // _GROUPS_PER_LINE)
+    return np.stack([-(-groups // lines), lines, np.ones_like(lines)], -1).astype(np.uint32)
+
+
 def translate(error: Exception, doing: str) -> DmlError:
     """The package's error for an error of kp. The VkResult in its text decides the class."""
     text = f"{doing}: {error}"
@@ -140,6 +146,15 @@ class Pipeline:
         self.algorithm = algorithm
         self.groups = 0
         """The workgroups that it launches, if kp can change them."""
+
+
+class Dispatches:
+    """Dispatches of some pipelines, one after the other. Those that wait do so for all before."""
+
+    def __init__(self, engine: Engine, pipelines: Sequence[Pipeline], waits: np.ndarray) -> None:
+        self.operation = engine.kp.OpAlgoDispatches(
+            [p.algorithm for p in pipelines], waits.tolist())
+        self.count = len(pipelines)
 
 
 class CommandList:
@@ -175,6 +190,15 @@ class CommandList:
         except RuntimeError as error:
             raise translate(error, f"recording on {self._engine.adapter.name}") from None
         self.operations += 1
+
+    def dispatch_all(self, dispatches: Dispatches, groups: np.ndarray, push: np.ndarray) -> None:
+        """Record dispatches by one call, with the workgroups of each and all their push words
+        (UINT32). Both are copied."""
+        try:
+            dispatches.operation.set(group_grids(groups), push)
+        except RuntimeError as error:
+            raise translate(error, f"recording on {self._engine.adapter.name}") from None
+        self._record(dispatches.operation)
 
     def _record_barrier(self, buffers: list[Any], access: int, stage: int) -> None:
         last = self._barriers.get(stage)
@@ -266,6 +290,8 @@ class Engine:
         fixed = os.environ.get("KOMPUTE_DML_KP") != "stock"
         self.records_barriers = fixed and hasattr(kp, "OpMemoryBarrier")
         self.resizes_groups = fixed and hasattr(kp.Algorithm, "set_workgroup")
+        self.records_many = (
+            self.records_barriers and self.resizes_groups and hasattr(kp, "OpAlgoDispatches"))
         # The fix that shows the enabled features also stands for those that kp's interface does not
         # show: checked results, asynchronous submits, reset pools.
         self.reports_errors = fixed and hasattr(kp.Manager, "enabled_features")

@@ -12,7 +12,7 @@ import functools
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from ..errors import DeviceLostError, DmlError, ValidationError
 from .hazards import Access, Hazards
 from .heap import Allocation, Block, Range
-from .kp_engine import CommandList, Engine, HostBuffer, Pipeline
+from .kp_engine import CommandList, Dispatches, Engine, HostBuffer, Pipeline
 
 MAX_BATCH = 256
 """A batch is submitted after so many dispatches, so that the device starts early."""
@@ -224,6 +224,39 @@ class Recorder:
             batch.names.append((batch.commands.operations, name))
         if batch.count >= batch.limit:
             self.flush()
+
+    def takes_many(self, count: int) -> bool:
+        """Whether :meth:`dispatch_all` records so many dispatches into the active recording."""
+        return (self.recording is not None and self._timed is None and self._barriers
+                and self.engine.records_many and count < MAX_KEPT_BATCH)
+
+    def dispatch_all(
+        self, dispatches: Dispatches, groups: np.ndarray, push: np.ndarray,
+        allocations: Collection[Allocation], whole: Collection[Allocation],
+    ) -> None:
+        """Record dispatches of ``allocations`` by one call, with what :meth:`.CommandList
+        .dispatch_all` takes. ``whole`` are their blocks. The first dispatch waits for all before,
+        and what follows for all of them."""
+        self.check()
+        batch = self._batch(aside=False)
+        if batch.count + dispatches.count > batch.limit:
+            self.flush()
+            batch = self._batch(aside=False)
+        self.dispatches += dispatches.count
+        batch.blocks.update([a.block for a in whole])
+        batch.hazards.add([(a, 0, a.nbytes, True) for a in whole])
+        for allocation in allocations:
+            allocation.range.last_use = batch
+        batch.allocations.update(allocations)
+        batch.commands.dispatch_all(dispatches, groups, push)
+        batch.count += dispatches.count
+        if self.recording is not None:
+            self.recording.dispatches += dispatches.count
+
+    @property
+    def counts_blocks(self) -> bool:
+        """Whether every access counts as one to the whole block."""
+        return self._whole_blocks
 
     def _batch(self, aside: bool) -> Batch:
         if self.recording is None:

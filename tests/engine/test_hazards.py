@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kompute_dml as dml
-from kompute_dml.runtime.hazards import Access, Hazards, Intervals
+from kompute_dml.runtime.hazards import Access, Hazards, Intervals, Spans
 from kompute_dml.runtime.heap import Allocation, Block
 from kompute_dml.runtime.kp_engine import CommandList
 from switches import shared_blocks
@@ -20,6 +20,40 @@ ranges = st.tuples(st.integers(0, SPACE - 1), st.integers(1, 12)).map(
     lambda r: (r[0], min(r[0] + r[1], SPACE))
 )
 quick = settings(max_examples=150, deadline=None, derandomize=True)
+
+
+accesses = st.lists(st.lists(st.tuples(st.integers(0, 2), ranges, ranges, st.booleans()),
+                             min_size=1, max_size=3), min_size=1, max_size=12)
+
+
+@quick
+@given(accesses)
+def test_waits_are_those_of_dispatches_one_by_one_and_hold_where_no_accesses_meet(
+    dispatches: list[list[tuple[int, tuple[int, int], tuple[int, int], bool]]],
+) -> None:
+    """Each access has a range for which waits are found, and another one."""
+    memory = [Allocation(Block(None, SPACE), 0, SPACE) for _ in range(3)]
+    flat = [(i, *access) for i, own in enumerate(dispatches) for access in own]
+    spans = Spans(np.array([i for i, *_ in flat]), [memory[m] for _, m, *_ in flat],
+                  np.array([writes for *_, writes in flat]))
+    first, other = (np.array([access[k] for access in flat]).T for k in (2, 3))
+    assert spans.order(*first) and spans.hold(*first)
+    hazards, expected = Hazards(), []
+    for own in dispatches:
+        touched: list[Access] = [(memory[m], *a, writes) for m, a, _, writes in own]
+        expected.append(not expected or hazards.conflicts(touched))
+        if expected[-1]:
+            hazards.clear()
+        hazards.add(touched)
+    assert spans.waits.tolist() == expected
+    hazards, enough = Hazards(), True
+    for wait, own in zip(expected, dispatches):
+        touched = [(memory[m], *b, writes) for m, _, b, writes in own]
+        if wait:
+            hazards.clear()
+        enough = enough and not hazards.conflicts(touched)
+        hazards.add(touched)
+    assert spans.hold(*other) == enough
 
 
 @quick
