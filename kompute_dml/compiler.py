@@ -296,13 +296,18 @@ class CompiledOperator(Dispatchable):
             for slot, begin, _ in self._kept:
                 places[slot] = persistent[0], persistent[1] + begin
         if self._has_own:
-            places = self._with_own(places)
+            places = [*places, *self.own_memory()]
         runtime = self.device.runtime
         for step in self._execute:
             step.record(runtime, places)
 
-    def _with_own(self, places: Sequence[Place | None]) -> Sequence[Place | None]:
-        """The places, with those of the device's own memory."""
+    @property
+    def copies_constants(self) -> bool:
+        """Whether inputs lie in the persistent resource as they were."""
+        return bool(self._kept)
+
+    def own_memory(self) -> tuple[Place | None, Place | None]:
+        """Where memory that is zero lies, and the words of the params, if it has any."""
         plan, runtime = self.plan, self.device.runtime
         if plan.params and self._params is None:
             words = np.array([w & 0xFFFFFFFF for w in plan.params], np.uint32)
@@ -310,7 +315,7 @@ class CompiledOperator(Dispatchable):
             runtime.transfer.upload(words.view(np.uint8), held, 0)
             self._params = Slot(held, 0)
         zeroed = runtime.zeros.take(plan.zeroed_bytes) if plan.zeroed_bytes else None
-        return [*places, zeroed, self._params]
+        return zeroed, self._params
 
     def initialize(self, places: Sequence[Slot | None]) -> None:
         """Record the dispatches that fill the persistent resource."""
@@ -323,7 +328,7 @@ class CompiledOperator(Dispatchable):
                 persistent.byte_offset + begin, size,
             )
         runtime = self.device.runtime
-        own = self._with_own(places)
+        own = [*places, *self.own_memory()]
         for step in self._initialize:
             step.record(runtime, own)
         self.initialized = True

@@ -185,11 +185,15 @@ class SizeTrace:
 class _Code:
     """Python code for expressions."""
 
-    def __init__(self, trace: SizeTrace, *, apart: bool = True) -> None:
-        """What several expressions have in common is computed once, ``apart`` from them."""
+    def __init__(
+        self, trace: SizeTrace, *, apart: bool = True, beside: _Code | None = None
+    ) -> None:
+        """What several expressions have in common is computed once, ``apart`` from them: also with
+        those of another trace ``beside`` this one, of the same variables."""
         self._trace, self._apart = trace, apart
-        self.lines: list[str] = []
+        self.lines: list[str] = [] if beside is None else beside.lines
         self._names: dict[int, str] = {}
+        self._by_text: dict[str, str] = {} if beside is None else beside._by_text
 
     def of(self, x: _Argument) -> str:
         """An expression. What it needs is among the lines."""
@@ -215,10 +219,22 @@ class _Code:
         else:
             name = _FORMS[kind][0].format(*map(self.of, arguments))
             if self._apart:
-                self.lines.append(f" f{i} = {name}")
-                name = f"f{i}"
+                text, name = name, self._by_text.get(name, f"f{len(self._by_text)}")
+                if text not in self._by_text:
+                    self._by_text[text] = name
+                    self.lines.append(f" {name} = {text}")
         self._names[i] = name
         return name
+
+    def end_unless_guarded(self) -> None:
+        """End the function with no values where a guard of the trace comes out otherwise. So no
+        later line divides by 0."""
+        for (kind, terms), outcome in self._trace.guards.items():
+            test = self.of(terms) if kind == "true" else f"{self.of(terms)} {kind} 0"
+            line = f" if {'not ' if outcome else ''}({test}): return []"
+            if line not in self._by_text:
+                self._by_text[line] = ""
+                self.lines.append(line)
 
 
 class Guards:
@@ -226,10 +242,7 @@ class Guards:
 
     def __init__(self, trace: SizeTrace) -> None:
         code = _Code(trace)
-        for (kind, terms), outcome in trace.guards.items():
-            test = code.of(terms) if kind == "true" else f"{code.of(terms)} {kind} 0"
-            # What comes out otherwise ends the test, so no later line divides by 0.
-            code.lines.append(f" if {'not ' if outcome else ''}({test}): return [0]")
+        code.end_unless_guarded()
         self._holds = _function(trace, code, " return [1]")
 
     def hold(self, values: Sequence[int]) -> bool:
@@ -238,6 +251,49 @@ class Guards:
             return self._holds(*values) == [1]
         except (ArithmeticError, ValueError):
             return False
+
+
+class Joined:
+    """Numbers of several traces over the same variables, as one line of INT64."""
+
+    def __init__(self, traces: Sequence[SizeTrace]) -> None:
+        """There are no numbers where one of the traces does not hold."""
+        self._first = first = _Code(traces[0])
+        self._variables = traces[0]
+        self._codes = {id(trace): _Code(trace, beside=first) for trace in traces}
+        for code in self._codes.values():
+            code.end_unless_guarded()
+        self._open: dict[str, int] = {}
+        self._settled: dict[int, int] = {}
+        self._function: Callable[..., list[int]] | None = None
+        self._line = np.empty(0, np.int64)
+
+    def add(self, number: object) -> int:
+        """Where a number will be: from the end of the line if no variable changes it. Raises
+        TypeError for what is no whole number."""
+        if type(number) is _Size:
+            text = self._codes[id(number.trace)].of(number.terms)
+            return self._open.setdefault(text, len(self._open))
+        if not isinstance(number, _WHOLE):
+            raise TypeError(f"expected a whole number, but got {number!r}")
+        return -1 - self._settled.setdefault(int(number), len(self._settled))
+
+    def of(self, values: Sequence[int]) -> np.ndarray | None:
+        """The numbers for these values of the variables. None where a trace does not hold."""
+        if self._function is None:
+            self._function = _function(
+                self._variables, self._first, f" return [{', '.join([*self._open, '0'])}]")
+            self._line = np.array(
+                [*[0] * (len(self._open) + 1), *reversed(self._settled)], np.int64)
+        try:
+            numbers = self._function(*values)
+        except (ArithmeticError, ValueError):
+            return None
+        if not numbers:
+            return None
+        line = self._line.copy()
+        line[:len(numbers)] = numbers
+        return line
 
 
 def evaluator(trace: SizeTrace, numbers: Iterable[object]) -> Callable[..., list[int]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..compiler import Changed, CompiledOperator, ExecutionFlags, Operator
 from ..desc import TensorDesc
 from ..lowering.kernel import ChosenKernels
-from ..lowering.plan import Dispatch, Operand, Plan
+from ..lowering.plan import Dispatch, Plan
 from ..operators.base import OperatorDesc
 from ..runtime.pipelines import Shader
 from ..sizes import Guards, Settled, Size, SizeTrace, evaluator, value_of
@@ -163,8 +163,11 @@ class OperatorClass:
         self, device: Device, trace: SizeTrace, plan: Plan, desc: OperatorDesc,
         flags: ExecutionFlags,
     ) -> None:
-        numbers: list[object] = [plan.temporary_bytes]
-        execute, self._places = [], []
+        self.trace, self.temporary_bytes, self.params = trace, plan.temporary_bytes, plan.params
+        """Of the lowering: the last two are open, as is ..."""
+        self.changes: list[Changed] = []
+        """... what sizes change of each dispatch."""
+        execute = []
         for dispatch in plan.execute:
             spec = {name: int(n) for name, n in dispatch.spec.items()}
             execute.append(replace(dispatch, spec=spec))
@@ -174,11 +177,13 @@ class OperatorClass:
                     if type(n) is Size]
             ranges = any(type(n) is Size for o in dispatch.operands
                          for n in (o.offset, o.length, o.first))
-            self._places.append(([at for at, _ in push], ranges))
-            numbers += [dispatch.groups, *[n for _, n in push]]
-            if ranges:
-                for o in dispatch.operands:
-                    numbers += [o.offset, o.length, o.first]
+            self.changes.append(
+                Changed(dispatch.groups, push, dispatch.operands if ranges else None))
+        numbers: list[object] = [plan.temporary_bytes]
+        for groups, words, operands in self.changes:
+            numbers += [groups, *[n for _, n in words]]
+            for o in operands or ():
+                numbers += [o.offset, o.length, o.first]
         numbers += plan.params
         initialize = tuple(replaced_dispatch(d, int) for d in plan.initialize)
         settled = replace(plan, execute=tuple(execute), initialize=initialize,
@@ -205,19 +210,16 @@ class OperatorClass:
     def at(self, values: Sequence[int]) -> CompiledOperator:
         """The operator for these values, which has run nothing."""
         numbers = self._numbers(*values)
-        at, changes = 1, []
-        for dispatch, (places, ranges) in zip(self._plan.execute, self._places):
-            end = at + 1 + len(places)
-            operands: Sequence[Operand] | None = None
-            if ranges:
-                operands, left = [], iter(numbers[end : end + 3 * len(dispatch.operands)])
-                for o, offset, length, first in zip(dispatch.operands, left, left, left):
-                    operands.append(o._replace(offset=offset, length=length, first=first))
-            changes.append(
-                Changed(numbers[at], [*zip(places, numbers[at + 1 : end])], operands))
-            at = end + (3 * len(dispatch.operands) if ranges else 0)
+        left, changes = iter(numbers), []
+        temporary_bytes = next(left)
+        for groups, words, operands in self.changes:
+            groups, words = next(left), [(place, next(left)) for place, _ in words]
+            if operands is not None:
+                operands = [o._replace(offset=offset, length=length, first=first)
+                            for o, offset, length, first in zip(operands, left, left, left)]
+            changes.append(Changed(groups, words, operands))
         return self.compiled.over(
-            changes, replace(self._plan, temporary_bytes=numbers[0], params=tuple(numbers[at:])))
+            changes, replace(self._plan, temporary_bytes=temporary_bytes, params=tuple(left)))
 
 
 def replaced_dispatch(dispatch: Dispatch, number: Callable[[Any], Any]) -> Dispatch:

@@ -6,26 +6,29 @@ Memory is laid out for sizes somewhat larger than those that came, so that it se
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from ..compiler import CompiledOperator
 from ..desc import MINIMUM_ALIGNMENT
-from ..layout import packed_strides
+from ..layout import Ints, packed_strides
 from ..lowering.plan import PERSISTENT
 from ..operators.base import OperatorDesc, bits
-from ..runtime.heap import Slot
+from ..runtime.heap import Allocation, Slot
 from ..runtime.pipelines import Compiled, Shader
 from ..runtime.windows import SIZE as WINDOW
-from ..sizes import Guards, Settled, Size, SizeTrace, any_open, evaluator, is_open
+from ..sizes import Guards, Joined, Settled, Size, SizeTrace, any_open, evaluator, is_open
 from .ahead import FIRST_SIZES, compiles_ahead, sizes_around
 from .array import Array
 from .builder import Builder
+from .listed import Lies, ListedSteps, PlacedSteps, Source, Unlisted, Words
 from .memory import MemoryUse, Storage, aligned, share, side_by_side
 from .node import Node
 from .open_operator import OpenOperator, OperatorClass, SizesOnly, open_sizes
@@ -149,6 +152,65 @@ class _OpenStep:
         """By class."""
 
 
+class _Layout:
+    """Memory for somewhat larger sizes than those that came."""
+
+    def __init__(self, capacity: Sequence[int], twins: dict[Storage, Storage]) -> None:
+        self.capacity = np.array(capacity, np.int64)
+        """Bytes of each storage that is no part of another, those of scratch memory last."""
+        self.twins = twins
+        """Storages with memory, by those that were traced."""
+        self.together: list[int] = []
+        """Inputs that share an allocation."""
+        self.memory = MemoryUse(0, 0)
+        self.nbytes = 0
+        """Bytes of its memory, without constants."""
+        self.placed: dict[
+            int, tuple[OperatorClass | SizesOnly | None, list[Storage | None]]] = {}
+        """By step: the storages with memory, and of which class they are."""
+        self.closed: dict[int, Step] = {}
+        """Steps whose operators have no open sizes."""
+        self.ends: list[tuple[np.dtype[Any], int, Storage | None]] = []
+        """The types, ranks and memory of inputs and outputs."""
+        self.moving: set[Storage] = set()
+        """Inputs that lie elsewhere in each run, by their twins."""
+        self.listed: dict[int, PlacedSteps] = {}
+        """By the listing's id. Both are dropped together."""
+
+    def anywhere(self) -> Allocation | None:
+        """Any memory of it, for what needs none."""
+        return next((s.root.allocation for s in self.twins.values()
+                     if s.root.allocation is not None), None)
+
+
+class _Listing:
+    """The steps of one class of each operator in arrays."""
+
+    def __init__(
+        self, joined: Joined, steps: ListedSteps, classes: Classes, pipelines: Sequence[Compiled]
+    ) -> None:
+        self.joined, self.steps, self.classes, self.pipelines = joined, steps, classes, pipelines
+        self.begins: dict[Storage, int] = {}
+        """Where parts begin that do so where sizes say, by number, as are all that follow."""
+        self.needs = self.of = np.zeros(0, np.int64)
+        """Bytes that are needed, and of which storages of a layout's capacity."""
+        self.rest = np.zeros(0, np.int64)
+        self.words = np.zeros(0, np.uint8)
+        """What is uploaded, but for numbers that change."""
+        self.lies: dict[int, Lies] = {}
+        """Where sources lie that do so in each layout."""
+        self.changes: list[tuple[np.dtype[Any], np.ndarray, np.ndarray]] = []
+        """The types of elements there, their places, and the numbers that go there."""
+
+
+Classes: TypeAlias = "dict[OpenOperator, OperatorClass | SizesOnly]"
+LISTS_AT_ONCE = False
+"""Whether steps are put in arrays for the first sizes, which may be the only ones."""
+MAX_LISTINGS, _MAX_CAME = 32, 256
+"""The most choices of classes whose steps are in arrays, of which the least recently used one is
+dropped, and the most that are remembered."""
+
+
 class OpenPlan:
     """What the plans of many sizes have in common."""
 
@@ -187,6 +249,7 @@ class OpenPlan:
         self._roots = list(dict.fromkeys(s.root for s in self._every))
         outer = {s.root for s in ends}
         self._inner = [s for s in self._roots if s not in outer]
+        self._twinned = {*self._every, *self._scratch}
         self._bytes = evaluator(trace, [s.nbytes for s in self._roots])
         self._parts = [s for s in self._every if type(s.begin) is Size]
         """What begins where sizes say."""
@@ -196,34 +259,33 @@ class OpenPlan:
                 if x.storage is a.storage and x.size == a.size:
                     checks.setdefault((i, allowed), where)
         self._checks = checks
-        self._rest = evaluator(trace, [
-            *[s.begin for s in self._parts],
+        self._rest_numbers = [
             *[n for a in (*inputs, *outputs) for n in a.shape],
-            *[n for _, allowed in checks for each in allowed for n in (each.low, each.end)]])
+            *[n for _, allowed in checks for each in allowed for n in (each.low, each.end)]]
+        self._rest = evaluator(trace, [*[s.begin for s in self._parts], *self._rest_numbers])
         self._guards = Guards(trace)
         self._moving = {*self._parts, *self._of_written}
-        self._placed: dict[
-            int, tuple[OperatorClass | SizesOnly | None, list[Storage | None]]] = {}
-        """By step: the storages with memory of this layout, and of which class they are."""
-        self._closed: dict[int, Step] = {}
-        """Steps of this layout whose operators have no open sizes."""
-        self._capacity: list[int] = []
-        self._twins: dict[Storage, Storage] = {}
-        """Storages with memory, by those that were traced."""
-        self._together: list[int] = []
-        self._memory = MemoryUse(0, 0)
-        self.nbytes = 0
-        """Bytes of its memory, without constants."""
+        self._layout: _Layout | None = None
+        self._listings: dict[Sequence[object], _Listing | None] = {}
+        """By the classes of operators, the last used ones at the end. None where these cannot be
+        listed."""
+        self._came: set[Sequence[object]] = set()
+        """The classes of operators that came together."""
         self._pipelines: weakref.WeakKeyDictionary[OperatorClass | SizesOnly, list[Compiled]]
         self._pipelines = weakref.WeakKeyDictionary()
         self.results: list[weakref.ref[Result]] = []
         """Of the last run, whatever its sizes."""
         self.layouts = 0
         """How often memory was laid out."""
-        self._came = 0
+        self._count = 0
         """How many sizes came so far."""
         self.lowered = 0
         """Operators that were lowered, for a class of sizes each."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its memory, without constants."""
+        return 0 if self._layout is None else self._layout.nbytes
 
     @property
     def shaders(self) -> set[Shader]:
@@ -237,6 +299,11 @@ class OpenPlan:
                 *[s for o in self._operators for c in o.classes for s in c.settled]]
 
     @property
+    def listed(self) -> int:
+        """For how many choices of classes the steps are in arrays."""
+        return sum(listing is not None for listing in self._listings.values())
+
+    @property
     def sized(self) -> list[str]:
         """The operators that are lowered anew for each size, and why."""
         return [o.why for o in self._operators if o.why]
@@ -247,51 +314,82 @@ class OpenPlan:
 
     def at(self, values: Sequence[int]) -> RecordedPlan | None:
         """The plan for these values of the trace's variables. None if it does not serve them."""
+        layout = self._layout
+        for key, listing in reversed([*self._listings.items()]):
+            numbers = None if listing is None else listing.joined.of(values)
+            if listing is not None and numbers is not None and layout is not None and np.all(
+                    numbers[listing.needs] <= layout.capacity[listing.of]):
+                self._listings[key] = self._listings.pop(key)
+                return self._listed(values, layout, listing, numbers)
         if not self.serves(values):
             return None
-        builder = self._builder
-        classes: dict[OpenOperator, OperatorClass | SizesOnly] = {}
+        classes: Classes = {}
         compiled: dict[OpenOperator, CompiledOperator] = {}
         new: list[OpenOperator] = []
         for operator in self._operators:
             c = classes[operator] = operator.at(values)
             compiled[operator] = c.at(values)
             if c not in self._pipelines:
-                self._pipelines[c] = begin(builder.device, [c.compiled])
+                self._pipelines[c] = begin(self._builder.device, [c.compiled])
                 self.lowered += 1
-                if self._came < FIRST_SIZES or not builder.shaders.issuperset(
+                if self._count < FIRST_SIZES or not self._builder.shaders.issuperset(
                         c.compiled.pipelines()):
                     new.append(operator)
-                builder.shaders.update(c.compiled.pipelines())
-        self._came += 1
+                self._builder.shaders.update(c.compiled.pipelines())
+        self._count += 1
         self._compile_ahead(values, new)
-        self._make_room(values, compiled)
-        rest = self._rest(*values)
-        twins = self._twins
+        layout = self._room(values, compiled)
+        listing = self._listing(classes, compiled)
+        if listing is not None and (numbers := listing.joined.of(values)) is not None:
+            return self._listed(values, layout, listing, numbers)
+        held = self._upload(self._words(values, compiled.values()))
+        steps = self._steps_at(values, layout, classes, compiled, held)
+        return self._recorded(layout, steps, self._rest(*values)[len(self._parts):], [
+            p for each in self._pipelines.values() for p in each])
+
+    def _steps_at(
+        self, values: Sequence[int], layout: _Layout, classes: Classes,
+        compiled: Mapping[OpenOperator, CompiledOperator], held: Allocation | None,
+    ) -> list[Step]:
+        """The steps, with memory."""
+        twins, builder = layout.twins, self._builder
         if self._parts:
-            twins = {**twins, **{s: twins[s.root].part(rest[i], 0)
-                                 for i, s in enumerate(self._parts)}}
-        twins = {**twins, **self._upload(values, [*compiled.values()])}
+            begins = self._rest(*values)[:len(self._parts)]
+            twins = {**twins, **{s: twins[s.root].part(n, 0) for s, n in zip(self._parts, begins)}}
+        if held is not None:
+            at = iter(_side_by_side(self._chunks(compiled.values())))
+            for operator in compiled.values():
+                if operator.plan.params:
+                    operator.reads_words_at(Slot(held, next(at)))
+            roots = {x.storage: Storage(x.storage.nbytes, allocation=held, offset=first)
+                     for (x, _), first in zip(self._written, at) if x.storage is not None}
+            twins = {**twins, **{s: roots[s.root].part(s.begin, 0) for s in self._of_written}}
         steps = []
         for number, (step, opened) in enumerate(zip(self._steps, self._open)):
             if opened is None:
-                closed = self._closed.get(number)
+                closed = layout.closed.get(number)
                 if closed is None:
-                    closed = Step(step.compiled, self._places(number, None, step.storages, twins))
-                    if number in self._placed:
-                        self._closed[number] = closed
+                    closed = Step(step.compiled, self._places(
+                        layout, number, None, step.storages, twins))
+                    if number in layout.placed:
+                        layout.closed[number] = closed
                 steps.append(closed)
                 continue
             c, now = classes[opened.operator], compiled[opened.operator]
-            storages = opened.storages.get(c)
-            if storages is None:
-                storages = opened.storages[c] = builder.bound(opened.node, c.compiled)
-            places = self._places(number, c, storages, twins)
+            places = self._places(layout, number, c, self._storages(opened, c), twins)
             if now.plan.temporary_bytes:
                 places = [*places[:-2], twins[opened.scratch], places[-1]]
             steps.append(Step(now, places))
         builder.prepare()
-        return self._recorded(steps, rest[len(self._parts):])
+        return steps
+
+    def _storages(
+        self, opened: _OpenStep, of: OperatorClass | SizesOnly
+    ) -> list[Storage | None]:
+        """The storages of a step, but for its scratch memory."""
+        if of not in opened.storages:
+            opened.storages[of] = self._builder.bound(opened.node, of.compiled)
+        return opened.storages[of]
 
     def _compile_ahead(self, values: Sequence[int], operators: Sequence[OpenOperator]) -> None:
         """Let threads compile what operators take at sizes around these."""
@@ -304,49 +402,184 @@ class OpenPlan:
         self._builder.shaders.update(shaders)
 
     def _places(
-        self, number: int, of: OperatorClass | SizesOnly | None,
+        self, layout: _Layout, number: int, of: OperatorClass | SizesOnly | None,
         storages: Sequence[Storage | None], twins: Mapping[Storage, Storage],
     ) -> list[Storage | None]:
         """The storages of a step with memory. They are the same for all sizes of a layout, but for
         those that begin where sizes say."""
-        known, places = self._placed.get(number, (None, None))
+        known, places = layout.placed.get(number, (None, None))
         if places is None or known is not of:
             places = [None if s is None else twins.get(s, s) for s in storages]
             if self._moving.isdisjoint(storages):
-                self._placed[number] = of, places
+                layout.placed[number] = of, places
         return places
 
-    def _upload(
-        self, values: Sequence[int], operators: Sequence[CompiledOperator]
-    ) -> dict[Storage, Storage]:
-        """Upload the words that operators read, and numbers that depend on sizes, all of them
-        together. Returns storages with memory for those of such numbers."""
-        device, parts, end = self._builder.device, list[np.ndarray](), 0
+    def _chunks(self, operators: Iterable[CompiledOperator]) -> list[int]:
+        """The bytes of what is uploaded for each size: words that operators read, and then numbers
+        that depend on sizes."""
+        return [*[4 * len(o.plan.params) for o in operators if o.plan.params],
+                *[x.size * x.dtype.itemsize for x, _ in self._written]]
+
+    def _words(
+        self, values: Sequence[int], operators: Collection[CompiledOperator]
+    ) -> np.ndarray:
+        """What is uploaded for these sizes, together."""
         chunks = [(np.array(o.plan.params, np.int64) & 0xFFFFFFFF).astype(np.uint32)
                   for o in operators if o.plan.params]
         chunks += [np.array(read(*values)).astype(x.dtype) for x, read in self._written]
-        places = []
-        for chunk in chunks:
-            places.append(end)
-            parts += [chunk.view(np.uint8), np.zeros(-chunk.nbytes % MINIMUM_ALIGNMENT, np.uint8)]
-            end += chunk.nbytes + -chunk.nbytes % MINIMUM_ALIGNMENT
-        if not end:
-            return {}
-        with device.runtime.lock:
-            held = device.allocate(end)
-            device.runtime.transfer.upload(np.concatenate(parts), held, 0)
-        at = iter(places)
-        for operator in operators:
-            if operator.plan.params:
-                operator.reads_words_at(Slot(held, next(at)))
-        roots = {x.storage: Storage(x.storage.nbytes, allocation=held, offset=first)
-                 for (x, _), first in zip(self._written, at) if x.storage is not None}
-        return {s: roots[s.root].part(s.begin, 0) for s in self._of_written}
+        *places, end = _side_by_side(self._chunks(operators))
+        words = np.zeros(end, np.uint8)
+        for first, chunk in zip(places, chunks):
+            words[first : first + chunk.nbytes] = chunk.view(np.uint8)
+        return words
 
-    def _make_room(
+    def _upload(self, words: np.ndarray) -> Allocation | None:
+        if not words.size:
+            return None
+        device = self._builder.device
+        with device.runtime.lock:
+            held = device.allocate(words.size)
+            device.runtime.transfer.upload(words, held, 0)
+        return held
+
+    def _listing(
+        self, classes: Classes, compiled: Mapping[OpenOperator, CompiledOperator]
+    ) -> _Listing | None:
+        """The steps of these classes in arrays, once they come again. None before, and where they
+        cannot be listed."""
+        if self._bound or not self._builder.device.runtime.engine.records_many:
+            return None
+        key = tuple(classes.values())
+        if key in self._listings:
+            return self._listings[key]
+        if not (LISTS_AT_ONCE or key in self._came or any(self._listings.values())):
+            self._came = {*self._came, key} if len(self._came) < _MAX_CAME else {key}
+            return None
+        listing = None
+        with contextlib.suppress(Unlisted, TypeError):  # of numbers that are not whole
+            listing = self._in_arrays(classes, compiled)
+        self._listings[key] = listing
+        if len(self._listings) > MAX_LISTINGS:
+            oldest = self._listings.pop(next(iter(self._listings)))
+            if self._layout is not None:
+                self._layout.listed.pop(id(oldest), None)
+        return listing
+
+    def _in_arrays(
+        self, classes: Classes, compiled: Mapping[OpenOperator, CompiledOperator]
+    ) -> _Listing:
+        """The steps of these classes in arrays. Raises Unlisted, or TypeError."""
+        of = {o: c for o, c in classes.items() if isinstance(c, OperatorClass)}
+        if len(of) < len(classes):
+            raise Unlisted("operators that are lowered for each size")
+        joined = Joined([self._trace, *[c.trace for c in of.values()]])
+        steps = ListedSteps(self._builder.device, joined, _same)
+        listing = _Listing(joined, steps, classes, [
+            p for c in classes.values() for p in self._pipelines[c]])
+        listing.begins = {s: joined.add(s.begin) for s in self._parts}
+        needs = [(joined.add(s.nbytes), i) for i, s in enumerate(self._roots)]
+        scratch = {s: i for i, s in enumerate(self._scratch, len(self._roots))}
+        needs += [(joined.add(of[opened.operator].temporary_bytes), scratch[opened.scratch])
+                  for opened in self._open if opened is not None]
+        listing.needs, listing.of = np.array(needs, np.int64).reshape(-1, 2).T
+        listing.rest = np.array([joined.add(n) for n in self._rest_numbers], np.int64)
+        *places, end = _side_by_side(self._chunks(compiled.values()))
+        listing.words = np.zeros(end, np.uint8)
+        contents: list[tuple[np.dtype[Any], Sequence[object]]] = [
+            (np.dtype(np.uint32), c.params) for c in of.values() if c.params]
+        contents += [(x.dtype, values) for x, values in self._builder.written]
+        changes: dict[np.dtype[Any], list[tuple[int, int]]] = {}
+        for first, (dtype, values) in zip(places, contents):
+            changes.setdefault(dtype, []).extend(
+                (first // dtype.itemsize + i, joined.add(n)) for i, n in enumerate(values))
+        listing.changes = [(dtype, *np.array(pairs, np.int64).reshape(-1, 2).T)
+                           for dtype, pairs in changes.items()]
+        at = iter(places)
+        params = {o: Words(next(at)) for o in of if of[o].params}
+        written = {x.storage: first for (x, _), first in zip(self._written, at)}
+
+        def source(s: Storage | None) -> Source | None:
+            if s is None or s.root not in written:
+                return s
+            if is_open(s.begin):
+                raise Unlisted("a part of numbers that begins where sizes say")
+            return Words(written[s.root] + s.begin)
+
+        runtime = self._builder.device.runtime
+        for step, opened in zip(self._steps, self._open):
+            if opened is None:
+                with runtime.lock:
+                    own = step.compiled.own_memory()
+                steps.add(step.compiled, [*map(source, step.storages), *own], None)
+                continue
+            c = of[opened.operator]
+            *tensors, _, persistent = map(source, self._storages(opened, c))
+            with runtime.lock:
+                nbytes = c.compiled.plan.zeroed_bytes
+                zeroed = runtime.zeros.take(nbytes) if nbytes else None
+            steps.add(c.compiled, [*tensors, opened.scratch, persistent, zeroed,
+                                   params.get(opened.operator)], c.changes)
+        steps.finish()
+        self._builder.prepare()
+        listing.lies = {i: lies for i, source in enumerate(steps.sources)
+                        if (lies := self._lies_in_all(source)) is not None}
+        return listing
+
+    def _listed(
+        self, values: Sequence[int], layout: _Layout, listing: _Listing, numbers: np.ndarray
+    ) -> RecordedPlan:
+        """The plan for these values, by steps in arrays."""
+        words = listing.words.copy()
+        for dtype, places, of in listing.changes:
+            words.view(dtype)[places] = numbers[of]
+        held = self._upload(words)
+
+        def steps() -> list[Step]:
+            return self._steps_at(
+                values, layout, listing.classes,
+                {o: c.at(values) for o, c in listing.classes.items()}, held)
+
+        plan = self._recorded(layout, steps, numbers[listing.rest].tolist(), listing.pipelines)
+        if id(listing) not in layout.listed:
+            layout.listed[id(listing)] = PlacedSteps(
+                listing.steps, self._lies(listing, layout))
+        placed = layout.listed[id(listing)]
+        plan.record_at_once = lambda: placed.record(numbers, held)
+        return plan
+
+    def _lies(self, listing: _Listing, layout: _Layout) -> list[Lies]:
+        """Where sources lie in a layout."""
+        lies, twins = [], layout.twins
+        for i, source in enumerate(listing.steps.sources):
+            if (known := listing.lies.get(i)) is not None:
+                lies.append(known)
+                continue
+            assert isinstance(source, Storage)
+            number = listing.begins.get(source)
+            here = twins[source if number is None else source.root]
+            root, begin = here.root, here.begin
+            if root in layout.moving:
+                lies.append(Lies(root, begin, number))
+            elif root.allocation is None:  # it has no bytes, as no step needs them
+                lies.append(Lies(layout.anywhere(), 0))
+            else:
+                lies.append(Lies(root.allocation, root.offset + begin, number))
+        return lies
+
+    def _lies_in_all(self, source: Source) -> Lies | None:
+        """Where a source lies in each layout. None for a storage that has memory in each."""
+        if isinstance(source, Words):
+            return Lies(None, source.offset)
+        if isinstance(source, tuple):
+            return Lies(*source)
+        if source in self._twinned:
+            return None
+        return Lies(*source.slot())
+
+    def _room(
         self, values: Sequence[int], compiled: Mapping[OpenOperator, CompiledOperator]
-    ) -> None:
-        """Lay out memory anew where these sizes need more."""
+    ) -> _Layout:
+        """A layout of memory for these sizes. A new one if they need more."""
         larger = False
         for opened in self._open:
             if opened is not None:
@@ -354,15 +587,15 @@ class OpenPlan:
                 if nbytes > self._scratch[opened.scratch]:
                     self._scratch[opened.scratch] = room_for(nbytes)
                     larger = True
-        sizes = self._bytes(*values)
-        if larger or not self._twins or any(map(int.__gt__, sizes, self._capacity)):
-            self._lay_out(values, sizes)
+        sizes, layout = self._bytes(*values), self._layout
+        if larger or layout is None or np.any(layout.capacity[:len(sizes)] < sizes):
+            layout = self._layout = self._lay_out(values, sizes)
+        return layout
 
-    def _lay_out(self, values: Sequence[int], sizes: Sequence[int]) -> None:
-        """Lay out memory for somewhat larger sizes. Plans that were made before keep theirs."""
+    def _lay_out(self, values: Sequence[int], sizes: Sequence[int]) -> _Layout:
+        """Memory for somewhat larger sizes. Plans that were made before keep theirs."""
         builder = self._builder
         self.layouts += 1
-        self._placed, self._closed = {}, {}
         room = list(sizes)
         try:
             room = self._bytes(*map(room_for, values))
@@ -370,54 +603,77 @@ class OpenPlan:
                 room = list(sizes)
         except (ArithmeticError, ValueError):
             pass
-        self._capacity = [*map(max, room, sizes)]
-        twins = self._twins = {
-            s: Storage(n, s.first, s.last) for s, n in zip(self._roots, self._capacity)}
+        capacity = [*map(max, room, sizes)]
+        twins = {s: Storage(n, s.first, s.last) for s, n in zip(self._roots, capacity)}
+        layout = _Layout([*capacity, *self._scratch.values()], twins)
         for s in self._every:
             if s is not s.root and type(s.begin) is not Size:
                 twins[s] = twins[s.root].part(s.begin, 0)
         twins.update({s: Storage(n, s.first, s.last) for s, n in self._scratch.items()})
+
+        def twin(a: Array) -> Storage:
+            assert a.storage is not None
+            return twins[a.storage]
+
         used = [i for i, a in enumerate(self._inputs) if not self._bound
                 and a.storage is not None and a.storage.first >= 0 and i not in self.kept]
         staged = [i for i in used if self._inputs[i] not in self._resident]
-        self._together, end = [], 0
-        for i in sorted(staged, key=lambda i: self._twin(self._inputs[i]).nbytes):
-            end += aligned(self._twin(self._inputs[i]).nbytes)
+        end = 0
+        for i in sorted(staged, key=lambda i: twin(self._inputs[i]).nbytes):
+            end += aligned(twin(self._inputs[i]).nbytes)
             if end <= WINDOW:
-                self._together.append(i)
+                layout.together.append(i)
+        layout.ends = [(a.dtype, len(a.shape), None if a.storage is None else twin(a))
+                       for a in (*self._inputs, *self._outputs)]
+        layout.moving = {twin(a).root for i, a in enumerate(self._inputs)
+                         if a.storage is not None and i not in layout.together}
         fresh = [y for j, y in enumerate(self._outputs)
                  if not self._bound and j not in self.kept.values()]
         before = builder.allocated
-        for group in ([self._inputs[i] for i in self._together],
-                      *[[self._inputs[i]] for i in used if i not in self._together], fresh):
-            present = [self._twin(a) for a in group if a.storage is not None]
+        for group in ([self._inputs[i] for i in layout.together],
+                      *[[self._inputs[i]] for i in used if i not in layout.together], fresh):
+            present = [twin(a) for a in group if a.storage is not None]
             builder.allocate(present, side_by_side(present), side_by_side)
         inner = [s for s in (*map(twins.__getitem__, self._inner),
                              *map(twins.__getitem__, self._scratch)) if s.nbytes]
         apart = MEMORY in disabled()
-        self._memory = share(inner, apart=apart)
-        builder.allocate(inner, self._memory.planned, side_by_side if apart else share)
-        self.nbytes = builder.allocated - before
+        layout.memory = share(inner, apart=apart)
+        builder.allocate(inner, layout.memory.planned, side_by_side if apart else share)
+        layout.nbytes = builder.allocated - before
+        return layout
 
-    def _twin(self, a: Array) -> Storage:
-        assert a.storage is not None
-        return self._twins[a.storage]
-
-    def _recorded(self, steps: Sequence[Step], rest: Sequence[int]) -> RecordedPlan:
+    def _recorded(
+        self, layout: _Layout, steps: Sequence[Step] | Callable[[], Sequence[Step]],
+        rest: Sequence[int], pipelines: Sequence[Compiled],
+    ) -> RecordedPlan:
         at, arrays = 0, []
-        for a in (*self._inputs, *self._outputs):
-            shape = tuple(rest[at : at + len(a.shape)])
-            at += len(shape)
-            arrays.append(Array(a.dtype, shape, packed_strides(shape),
-                                None if a.storage is None else self._twins[a.storage]))
+        strides: dict[Ints, Ints] = {}  # caches of many layers have the same sizes
+        for dtype, rank, storage in layout.ends:
+            shape = tuple(rest[at : at + rank])
+            at += rank
+            if shape not in strides:
+                strides[shape] = packed_strides(shape)
+            arrays.append(Array(dtype, shape, strides[shape], storage))
         left = iter(rest[at:])
         expected = [(i, tuple([each._replace(low=low, end=end)
                                for each, low, end in zip(allowed, left, left)]), where)
                     for (i, allowed), where in self._checks.items()]
         count = len(self._inputs)
         plan = RecordedPlan(
-            self._builder.device, steps, arrays[:count], [arrays[i] for i in self._together],
-            arrays[count:], self._memory, self.nbytes, expected, self.kept)
-        plan.pipelines = [p for each in self._pipelines.values() for p in each]
+            self._builder.device, steps, arrays[:count], [arrays[i] for i in layout.together],
+            arrays[count:], layout.memory, layout.nbytes, expected, self.kept)
+        plan.pipelines = pipelines
         plan.common = self
         return plan
+
+
+def _side_by_side(chunks: Sequence[int]) -> list[int]:
+    """Where chunks of so many bytes begin, and where the last one ends."""
+    return [0, *accumulate(-(-n // MINIMUM_ALIGNMENT) * MINIMUM_ALIGNMENT for n in chunks)]
+
+
+def _same(a: Source, b: Source) -> bool:
+    """Whether two sources are the same memory, as far as that is known before they have any."""
+    if not isinstance(a, Storage) or not isinstance(b, Storage) or a.root is not b.root:
+        return False
+    return not any_open((a.begin, b.begin)) and a.begin == b.begin

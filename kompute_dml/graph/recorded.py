@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -76,7 +77,7 @@ class RecordedPlan:
     def __init__(
         self,
         device: Device,
-        steps: Sequence[Step],
+        steps: Sequence[Step] | Callable[[], Sequence[Step]],
         inputs: Sequence[Array],
         together: Sequence[Array],
         outputs: Sequence[Array],
@@ -85,7 +86,9 @@ class RecordedPlan:
         expected: Sequence[tuple[int, Sequence[Allowed], str]] = (),
         kept: Mapping[int, int] | None = None,
     ) -> None:
-        """Inputs that lie ``together`` share an allocation, and so do all outputs but those that
+        """``steps`` may be what makes them, where that is asked for.
+
+        Inputs that lie ``together`` share an allocation, and so do all outputs but those that
         are ``kept`` where an input lies: outputs by input.
 
         Other inputs have an allocation each. All take ``nbytes``. ``expected`` are inputs whose
@@ -101,7 +104,9 @@ class RecordedPlan:
         """The memory of the values between inputs and outputs."""
         self.nbytes = nbytes
         """Bytes of its own memory, without constants."""
-        self._planned = steps
+        self._steps_of = steps
+        self.record_at_once: Callable[[], bool] | None = None
+        """What records all steps by one call, or says that it cannot."""
         self.pipelines: Sequence[Compiled] = ()
         """What its steps run, held so that a full cache does not let them be compiled anew."""
         self.outputs = self._outputs = outputs
@@ -117,16 +122,17 @@ class RecordedPlan:
         """Results of the last run. Those that are still referenced move before the next run."""
         windows = device.runtime.windows
         index = {id(a): i for i, a in enumerate(inputs)}
+        staged, apart = {id(a) for a in together}, {*self.kept.values()}
         self._incoming, nbytes = _range(together)
         self._upload = self._incoming and windows.upload(self._incoming, nbytes)
         self._staged = self._upload.bytes if self._upload else np.zeros(nbytes, np.uint8)
         self._small = [(index[id(a)], _view(a, self._staged)) for a in together]
         self._large = [
             _Large(i, a.storage, a.size * a.dtype.itemsize, a.storage.allocation)
-            for i, a in enumerate(inputs) if a not in together and a.storage is not None
+            for i, a in enumerate(inputs) if id(a) not in staged and a.storage is not None
             and (a.storage.allocation is not None or i in self.kept)
         ]
-        fresh = [y for j, y in enumerate(outputs) if j not in self.kept.values()]
+        fresh = [y for j, y in enumerate(outputs) if j not in apart]
         self._outgoing, self._outgoing_bytes = _range(fresh)
         if any(y.storage and y.storage.allocation is not self._outgoing for y in fresh):
             self._outgoing = None  # they lie in several buffers
@@ -137,6 +143,10 @@ class RecordedPlan:
     def memory_of(self) -> int:
         """Equal for plans that share memory."""
         return id(self if self.common is None else self._outgoing or self._incoming)
+
+    @functools.cached_property
+    def _planned(self) -> Sequence[Step]:
+        return self._steps_of() if callable(self._steps_of) else self._steps_of
 
     @property
     def _recording(self) -> Recording | None:
@@ -296,10 +306,11 @@ class RecordedPlan:
     def _record(self) -> None:
         if self._upload:
             self._upload.record_upload()
-        for compiled, places in self._steps:
-            if self._in_order:
-                self.device.runtime.recorder.order_next()
-            compiled.run(places)
+        if self._in_order or self.record_at_once is None or not self.record_at_once():
+            for compiled, places in self._steps:
+                if self._in_order:
+                    self.device.runtime.recorder.order_next()
+                compiled.run(places)
         if self._download:
             self._download.record_download()
 

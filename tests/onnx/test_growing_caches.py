@@ -11,6 +11,7 @@ pytest.importorskip("onnxruntime", "1.24", reason="the provider needs onnxruntim
 pytest.importorskip("onnx", reason="the models are built with onnx")
 pytest.importorskip("cffi", reason="the provider needs cffi")
 
+from kompute_dml.graph.open_plan import MAX_LISTINGS
 from kompute_dml.onnx.region import MAX_PLANS
 from onnx_graphs import cpu, needs_provider
 from provider_tools import last_kernel, session
@@ -43,5 +44,7 @@ def test_all_lengths_in_any_order(tmp_path: Path, rng: np.random.Generator) -> N
         assert sum(plan.lowered for plan in opened) <= 150
         assert sum(plan.layouts for plan in opened) <= 20
         assert sum(plan.nbytes for plan in opened) < 4 << 20
+        assert any(plan.listed for plan in opened) == region.device.runtime.engine.records_many
+        assert all(plan.listed <= MAX_LISTINGS for plan in opened)
         held.append((len(region._plans), len(region._shaders)))
     assert held == [held[0]] * 3 and held[0][0] == MAX_PLANS
