@@ -7,9 +7,9 @@ from others. Here nobody knows which. The same lowerings run for sizes around th
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import cycle, islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,11 +30,15 @@ if TYPE_CHECKING:
 FIRST_SIZES = 3
 """How many sizes after the first ones all operators are looked at around. Later sizes count only
 for an operator that takes a shader then that nobody expected."""
-_SCALES = ((1, 1), (2, 1), (1, 2), (4, 1), (1, 4))
-"""How much longer and shorter, as fractions."""
-_ENDS = tuple((4, rests) for rests in ((0,), (1,), (2,), (1, 0), (0, 1))) + ((16, (0,)),)
+_ENDS = tuple((4, rests) for rests in ((0,), (1,), (2,))) + ((16, (0,)),)
 """What sizes leave, one after the other, divided by a number: whole vectors, odd numbers, halves of
-vectors, mixtures of them; and whole tiles."""
+vectors; and whole tiles."""
+_MIXED = ((4, (1, 0)), (4, (0, 1)))
+"""The same, of sizes about as long: whole vectors and odd numbers in turn."""
+_SCALES = ((2.0,), (0.5,), (2.0, 1.0), (0.5, 1.0), (4.0,), (0.25,))
+"""How much longer or shorter sizes are, one after the other: all of them, or every other."""
+_FEW_ROWS = (1, 2, 4, 8)
+"""Sizes that are alone may be rows of a product, whose kernels are others for few rows."""
 
 
 def compiles_ahead(device: Device) -> bool:
@@ -46,11 +50,12 @@ def compiles_ahead(device: Device) -> bool:
 def sizes_around(values: Sequence[int]) -> list[Ints]:
     """Values of the variables of sizes that may come beside these, each once."""
     found: dict[Ints, None] = {}
-    for times, parts in _SCALES:
-        for unit, rests in _ENDS:
-            found[tuple([
-                max(n * times // parts // unit * unit + rest, rest or unit)
-                for n, rest in zip(values, islice(cycle(rests), len(values)))])] = None
+    kinds = [((1.0,), end) for end in (*_ENDS, *_MIXED)]
+    for scales, (unit, rests) in (*kinds, *itertools.product(_SCALES, _ENDS)):
+        found[tuple([max(int(n * scale) // unit * unit + rest, rest or unit) for n, scale, rest
+                     in zip(values, itertools.cycle(scales), itertools.cycle(rests))])] = None
+    if len(values) == 1:
+        found.update(dict.fromkeys((n,) for n in _FEW_ROWS))
     found.pop(tuple(values), None)
     return [*found]
 

@@ -27,6 +27,8 @@ def test_sizes_around_are_longer_and_shorter_and_of_vectors_or_not() -> None:
     assert len(around) == len(set(around)) and min(map(min, around)) > 0
     assert {(100, 28), (101, 29), (102, 30), (101, 28), (100, 29), (96, 16)} <= {*around}
     assert {(200, 60), (48, 12), (50, 14), (400, 120), (25, 5)} <= {*around}
+    assert {(200, 28), (49, 29)} <= {*around}, "one is longer or shorter"
+    assert {(1,), (2,), (4,), (8,), (200,), (26,)} <= {*sizes_around((101,))}, "few rows, too"
     assert (102, 30) not in sizes_around((102, 30)), "these came"
     assert sizes_around((1,))[0] == (4,)
 
