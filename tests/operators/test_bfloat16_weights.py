@@ -31,8 +31,9 @@ def test_numbers_are_read_as_they_are(
         y = dml.activation_relu(b + g.constant(bias)) * g.input((rows, columns))
         run = g.compile(y)
     axis, height = "k" if transposes else "n", {3: 4}.get(rows, rows)
-    assert f"gemm_few_rows.{axis}_bfloat16.r{height}" in {
-        name.removesuffix(".tail") for name in run.variants}
+    if not device.target.traits.slow_compiler:
+        assert f"gemm_few_rows.{axis}_bfloat16.r{height}" in {
+            name.removesuffix(".tail") for name in run.variants}
     wanted = np.maximum(x @ (exact.T if transposes else exact) + bias, 0) * more
     np.testing.assert_allclose(run(x, more), wanted, rtol=0, atol=1e-5 * k**0.5)
 

@@ -85,6 +85,8 @@ class _Rows(Kernel[WideningProduct]):
         return self._variant
 
     def serves(self, g: WideningProduct, traits: DeviceTraits) -> str | None:
+        if traits.slow_compiler:
+            return "compiling is slow"
         if g.skinny_axis != self.axis:
             return f"it has more than eight rows, or no vectors along {self.axis}"
         return None if self.rows // 2 < g.rows <= self.rows else f"it has {g.rows} rows"
@@ -137,5 +139,5 @@ WideningGemmDesc: Any = widened(GemmOperatorDesc, lower=_lower)
 
 def serves(d: OperatorDesc, target: Target) -> bool:
     """Whether a product by B's upper halves is one that a kernel reads as they are."""
-    p = PlanBuilder(target, d)
-    return bool(WideningProduct(p).skinny_axis)
+    g = WideningProduct(PlanBuilder(target, d))
+    return any(kernel.serves(g, target.traits) is None for kernel in KERNELS[:-1])
