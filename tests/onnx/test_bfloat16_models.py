@@ -28,7 +28,8 @@ def _region() -> Region:
 
 def _reads_halves(region: Region) -> bool:
     """Whether products read them as they are. Drivers that compile slowly have no such product."""
-    return region.device.target.traits.slow_compiler or any("bfloat16.r" in v for plan in region._plans.values() for v in plan.variants)
+    return region.device.target.traits.slow_compiler or any(
+        "bfloat16.r" in v for plan in region._plans.values() for v in plan.variants)
 
 
 def test_a_cast_of_bfloat16_keeps_half_the_memory(rng: np.random.Generator) -> None:
