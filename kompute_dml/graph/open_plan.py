@@ -452,7 +452,7 @@ class OpenPlan:
         key = tuple(classes.values())
         if key in self._listings:
             return self._listings[key]
-        if not (LISTS_AT_ONCE or key in self._came or any(self._listings.values())):
+        if not LISTS_AT_ONCE and key not in self._came:
             self._came = {*self._came, key} if len(self._came) < _MAX_CAME else {key}
             return None
         listing = None
