@@ -10,7 +10,7 @@ from ..lowering.builder import PlanBuilder
 from ..lowering.elementwise import float_bits
 from ..lowering.kernel import Kernel, choose
 from ..lowering.plan import UNUSED, Plan, Target
-from ..runtime.shader_library import Variant
+from ..runtime.shader_library import Variant, sizes
 from ..runtime.traits import DeviceTraits
 from ..spec import Field
 from ..tuning import work_key
@@ -21,6 +21,10 @@ from .rotary_append import AppendedAttentionDesc, RotaryAppendDesc, copy_past
 
 SHADER = "attention_rotary"
 _WORD = 4
+FAN_IN = 16
+"""Parts of the keys that are combined at a time, if there are more than twice as many."""
+_ROWS_TOGETHER = 4
+"""Rows whose sums lie in shared memory at a time, as the shader has it."""
 
 
 class _Rotated:
@@ -99,14 +103,18 @@ class _Together(Kernel[_Rotated]):
 
     def takes(self, problem: _Rotated, variant: Variant, traits: DeviceTraits) -> tuple[int, int]:
         a = problem.attention
-        invocations, shared = self.lines.takes(a, variant, traits)
-        return invocations, shared + (a.h.head_size + a.h.value_size) * a.itemsize + _WORD
+        launch = self.lines.launch(a, traits)
+        local, lanes, vectors = (launch.spec[n] for n in ("LOCAL_SIZE", "LANES", "VALUE_VECTORS"))
+        more = min(sizes(self.shader(problem))["rows"], _ROWS_TOGETHER) - 1
+        sums = 16 * local * -(-vectors // lanes) * (4 // a.itemsize)
+        fresh = (a.h.head_size + a.h.value_size) * a.itemsize
+        return local, launch.shared + more * sums + fresh + _WORD
 
     def lower(self, problem: _Rotated, p: PlanBuilder) -> None:
         d, a = problem.desc, problem.attention
         h, launch = a.h, self.lines.launch(a, p.device)
         parts, _ = launch.split(a, p.device)
-        local = min(256, p.device.max_invocations)
+        local, groups = min(256, p.device.max_invocations), -(-parts // FAN_IN)
         for which in ("key", "value"):
             if getattr(d, f"past_{which}_tensor") is not None:
                 copy_past(d, p, which, local)
@@ -115,8 +123,8 @@ class _Together(Kernel[_Rotated]):
             self.shader(problem), a.stacks * parts, q=p.read("query_tensor"),
             k=p.write("output_present_key_tensor"), v=p.write("output_present_value_tensor"),
             lengths=p.read("past_sequence_lengths_tensor"), y=p.write("output_tensor"),
-            records=p.temporary(4, h.heads * h.batches * parts * (h.value_size + 4)),
-            arrived=p.zeroed(4, a.stacks), fresh_k=p.read("key_tensor"),
+            records=p.temporary(4, h.heads * h.batches * (parts + groups) * (h.value_size + 4)),
+            arrived=p.zeroed(4, a.stacks * (groups + 1)), fresh_k=p.read("key_tensor"),
             fresh_v=p.read("value_tensor"), cos=p.read("cos_tensor"), sin=p.read("sin_tensor"),
             ids=p.read("position_ids_tensor"), sink=p.read("sink_tensor") if a.sinks else UNUSED,
             push={"batches": h.batches, "key_heads": h.key_heads, "group": h.heads // h.key_heads,
@@ -127,11 +135,11 @@ class _Together(Kernel[_Rotated]):
                   "positions": d.cos_tensor.sizes[-2]},
             spec={"TYPE": a.type.code, "INTERLEAVED": bool(d.interleaved),
                   "IDS": 0 if ids is None else ids.data_type.itemsize // _WORD, "SINK": a.sinks,
-                  "PAIRS": d.cos_tensor.sizes[-1], "WINDOW": a.window,
+                  "FAN_IN": FAN_IN, "PAIRS": d.cos_tensor.sizes[-1], "WINDOW": a.window,
                   "SOFT_CAP": float_bits(a.soft_cap), **launch.spec})
 
 
-KERNELS: tuple[Kernel[_Rotated], ...] = (_Together(ByLines(8, least=1)), _Apart())
+KERNELS: tuple[Kernel[_Rotated], ...] = (_Together(ByLines(8, least=2)), _Apart())
 
 
 def _lower(d: OperatorDesc, target: Target) -> Plan:

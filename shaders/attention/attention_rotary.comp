@@ -19,6 +19,7 @@ layout(constant_id = 6) const uint VALUE_VECTORS = 16u;
 layout(constant_id = 7) const uint LANES = 8u;  // a power of two, up to 32
 layout(constant_id = 8) const uint AT_ONCE = 2u;  // a power of two
 layout(constant_id = 9) const uint PAIRS = 32u;  // of a head's first elements, which are turned
+layout(constant_id = 10) const uint FAN_IN = 16u;  // records that are combined at a time, if there are many
 const bool RELATIVE = false, CAUSAL = true;
 const uint MASK = 0u;
 #define ROTATES

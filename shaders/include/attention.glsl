@@ -68,7 +68,7 @@ layout(binding = 1) buffer K_Vectors { uvec4 k_vectors[]; };
 layout(binding = 2) buffer V_Vectors { uvec4 v_vectors[]; };
 INPUT_TENSOR(lengths, 3, 20u)
 OUTPUT_TENSOR(y, 4, OUTPUT_TYPE)
-// By key head, part and row: undivided outputs, then the maximum and the sum.
+// By key head, slot and row: undivided outputs, then the maximum and the sum.
 layout(binding = 5) coherent buffer Records { vec4 records[]; };
 #define ARRIVED_BINDING 6
 #include "include/arrived.glsl"

@@ -54,40 +54,60 @@ uint position_at(uint batch, uint past) {
                 [[unroll]] for (uint c = 0u; c < SIDE##_EACH; ++c) \
                     side##_next[n * SIDE##_EACH + c] = fresh[min(c * LANES + lane, (vectors) - 1u)];
 
-// The last workgroup of a key head combines the records of its parts.
-void finish(uint batch, uint head, uint own_head, uint filled) {
-    uint i = gl_LocalInvocationIndex, rows = group;
-    if (filled > 1u) {
-        if (!arrives_last(own_head, filled)) return;
-    } else {
-        memoryBarrierBuffer();
-        barrier();
-    }
-    const uint TOGETHER = 8u, ACROSS = VALUE_VECTORS * FOURS, RECORD = ACROSS + 1u;
-    for (uint n = i; n < rows * ACROSS; n += INVOCATIONS) {
-        uint row = n / ACROSS, column = n % ACROSS;
-        uint from = records_offset / 4u + (own_head * parts * rows + row) * RECORD;
+// The largest score of a row, or 0 without one.
+float base_of(uint row) {
+    float top = LOWEST;
+    [[unroll]] for (uint n = 0u; n < LINES; ++n) top = max(top, s_most[row * LINES + n]);
+    return top == LOWEST ? 0.0 : top;
+}
+
+// Whether this workgroup is the last one of ``count`` that come here. What they wrote can be read then.
+bool is_last(uint counter, uint count) {
+    if (count > 1u) return arrives_last(counter, count);
+    memoryBarrierBuffer();
+    barrier();
+    return true;
+}
+
+const uint RECORD = VALUE_VECTORS * FOURS + 1u;
+
+uint record_at(uint own_head, uint slot) {
+    uint slots = parts + (parts - 1u) / FAN_IN + 1u;
+    return records_offset / 4u + (own_head * slots + slot) * group * RECORD;
+}
+
+// Combines records from slot ``first`` on: into another one, or the output.
+void combine(uint batch, uint head, uint own_head, uint first, uint count, uint into, bool is_output) {
+    const uint AT_A_TIME = 8u, ACROSS = RECORD - 1u;
+    for (uint n = gl_LocalInvocationIndex; n < group * ACROSS; n += INVOCATIONS) {
+        uint row = n / ACROSS, column = n % ACROSS, from = record_at(own_head, first) + row * RECORD;
         vec4 total = vec4(0.0);
         float all = 0.0, top = LOWEST;
-        for (uint r = 0u; r < filled; r += TOGETHER) {
-            vec4 some[TOGETHER];
-            vec2 ends[TOGETHER];
+        for (uint r = 0u; r < count; r += AT_A_TIME) {
+            vec4 some[AT_A_TIME];
+            vec2 ends[AT_A_TIME];
             float now = top;
-            [[unroll]] for (uint e = 0u; e < TOGETHER; ++e) {
-                uint at = from + min(r + e, filled - 1u) * rows * RECORD;
+            [[unroll]] for (uint e = 0u; e < AT_A_TIME; ++e) {
+                uint at = from + min(r + e, count - 1u) * group * RECORD;
                 some[e] = records[at + column];
                 ends[e] = records[at + ACROSS].xy;
             }
-            [[unroll]] for (uint e = 0u; e < TOGETHER; ++e) now = max(now, ends[e].x);
+            [[unroll]] for (uint e = 0u; e < AT_A_TIME; ++e) now = max(now, ends[e].x);
             float base = now == LOWEST ? 0.0 : now, shrink = power(top - base);
             total *= shrink;
             all *= shrink;
-            [[unroll]] for (uint e = 0u; e < TOGETHER; ++e) {
-                float share = r + e < filled ? power(ends[e].x - base) : 0.0;
+            [[unroll]] for (uint e = 0u; e < AT_A_TIME; ++e) {
+                float share = r + e < count ? power(ends[e].x - base) : 0.0;
                 if (share > 0.0) total += share * some[e];
                 all += share * ends[e].y;
             }
             top = now;
+        }
+        if (!is_output) {
+            uint to = record_at(own_head, into) + row * RECORD;
+            records[to + column] = total;
+            if (column == 0u) records[to + ACROSS] = vec4(top, all, 0.0, 0.0);
+            continue;
         }
         uint query_head = head * group + row;
         if (SINK) {
@@ -105,4 +125,18 @@ void finish(uint batch, uint head, uint own_head, uint filled) {
             [[unroll]] for (uint e = 0u; e < 4u; ++e) y_words[to + e] = floatBitsToUint(total[e]);
         }
     }
+}
+
+// The last workgroup of a key head combines the records of its parts. Of many parts, the last one of each FAN_IN
+// combines those first.
+void finish(uint batch, uint head, uint own_head, uint part, uint filled) {
+    uint groups = (parts - 1u) / FAN_IN + 1u, counter = own_head * (groups + 1u), first = 0u;
+    if (filled > 2u * FAN_IN) {
+        uint own = part / FAN_IN, count = min(FAN_IN, filled - own * FAN_IN);
+        if (!is_last(counter + 1u + own, count)) return;
+        combine(batch, head, own_head, own * FAN_IN, count, parts + own, false);
+        filled = (filled - 1u) / FAN_IN + 1u;
+        first = parts;
+    }
+    if (is_last(counter, filled)) combine(batch, head, own_head, first, filled, 0u, true);
 }

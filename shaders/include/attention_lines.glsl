@@ -18,7 +18,12 @@ const uint ALIKE = LANES > SCORES ? LANES / SCORES : 1u;  // neighbours that hol
 const uint ROW_LANES = LANES / ROWS;  // neighbours that hold scores of a row
 const float ROOM = 8.0;  // what a maximum may grow by until sums shrink
 shared vec4 s_queries[ROWS * K_EACH * FOURS * LANES];
-shared vec4 s_sums[COLUMNS * INVOCATIONS];
+#ifdef ROTATES
+const uint TOGETHER = ROWS < 4u ? ROWS : 4u;  // rows whose sums are in shared memory at a time
+#else
+const uint TOGETHER = 1u;
+#endif
+shared vec4 s_sums[TOGETHER * COLUMNS * INVOCATIONS];
 shared float s_most[ROWS * LINES], s_sum[ROWS * LINES];
 
 #define LOWEST uintBitsToFloat(0xFF800000u)
@@ -218,6 +223,33 @@ void main() {
         s_sum[own_row * LINES + line] = sum;
     }
     barrier();
+#ifdef ROTATES
+    // As many rows at a time as shared memory has room for.
+    const uint ACROSS = RECORD - 1u;
+    uint to = record_at(rest_of_it, part);
+    [[unroll]] for (uint begun = 0u; begun < ROWS; begun += TOGETHER) {
+        if (begun > 0u) barrier();  // the last sums have been read
+        [[unroll]] for (uint r = 0u; r < TOGETHER; ++r) {
+            float share = power(s_most[(begun + r) * LINES + line] - base_of(begun + r));
+            [[unroll]] for (uint c = 0u; c < COLUMNS; ++c)
+                s_sums[(r * COLUMNS + c) * INVOCATIONS + i] = share * o[(begun + r) * COLUMNS + c];
+        }
+        barrier();
+        for (uint n = i; n < min(rows - min(begun, rows), TOGETHER) * ACROSS; n += INVOCATIONS) {
+            uint vector = n % ACROSS / FOURS;
+            uint from = (n / ACROSS * COLUMNS + vector / LANES * FOURS + n % FOURS) * INVOCATIONS + vector % LANES;
+            vec4 total = vec4(0.0);
+            [[unroll]] for (uint l = 0u; l < LINES; ++l) total += s_sums[from + l * LANES];
+            records[to + (begun + n / ACROSS) * RECORD + n % ACROSS] = total;
+        }
+    }
+    if (i < rows) {
+        float base = base_of(i), total = 0.0;
+        for (uint n = 0u; n < LINES; ++n) total += s_sum[i * LINES + n] * power(s_most[i * LINES + n] - base);
+        records[to + i * RECORD + ACROSS] = vec4(total == 0.0 ? LOWEST : base, total, 0.0, 0.0);
+    }
+    finish(batch, head, rest_of_it, part, filled);
+#else
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
         float top = LOWEST;
         for (uint n = 0u; n < LINES; ++n) top = max(top, s_most[r * LINES + n]);
@@ -225,37 +257,23 @@ void main() {
         [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) s_sums[c * INVOCATIONS + i] = share * o[r * COLUMNS + c];
         barrier();
         if (r < rows) {
-#ifdef ROTATES
-            uint to = records_offset / 4u + ((rest_of_it * parts + part) * rows + r) * (value_size / 4u + 1u);
-#else
             uint to = record_of(batch, head, r, part, value_size);
-#endif
             for (uint n = i; n < VALUE_VECTORS * FOURS; n += INVOCATIONS) {
                 uint vector = n / FOURS;
                 uint from = (vector / LANES * FOURS + n % FOURS) * INVOCATIONS + vector % LANES;
                 vec4 total = vec4(0.0);
                 for (uint l = 0u; l < LINES; ++l) total += s_sums[from + l * LANES];
-#ifdef ROTATES
-                records[to + n] = total;
-#else
                 [[unroll]] for (uint e = 0u; e < 4u; ++e) y_words[to + 4u * n + e] = floatBitsToUint(total[e]);
-#endif
             }
             if (i == 0u) {
                 float total = 0.0;
                 for (uint n = 0u; n < LINES; ++n)
                     total += s_sum[r * LINES + n] * power(s_most[r * LINES + n] - base);
-#ifdef ROTATES
-                records[to + value_size / 4u] = vec4(top, total, 0.0, 0.0);
-#else
                 y_words[to + value_size] = floatBitsToUint(top);
                 y_words[to + value_size + 1u] = floatBitsToUint(total);
-#endif
             }
         }
         barrier();  // the sums have been read
     }
-#ifdef ROTATES
-    finish(batch, head, rest_of_it, filled);
 #endif
 }

@@ -13,6 +13,7 @@ pytest.importorskip("cffi", reason="the provider needs cffi")
 
 from kompute_dml import tuning
 from kompute_dml.onnx.row import MICROSOFT
+from kompute_dml.operators import rotary_attention
 from onnx_graphs import FLOAT, INT64, model, needs_provider, node
 from provider_tools import session
 from test_convolution import EveryWork
@@ -182,6 +183,15 @@ def test_one_token(case: str, kind: Any, rng: np.random.Generator) -> None:
     _compare(e, kind, "together")
     if kind == np.float32:
         _compare(e, kind, "apart")
+
+
+@pytest.mark.parametrize("past", [1700, 900, 130, 60, 0])
+def test_parts_are_combined_in_two_steps(
+    past: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rotary_attention, "FAN_IN", 2)
+    _compare(_of(_Work(2, 1, rows=2000, past=(past, 1999 - past)), np.float32, rng), np.float32,
+             "together")
 
 
 @pytest.mark.parametrize("case", _APART)
