@@ -12,6 +12,7 @@ layout(constant_id = 2) const bool HAS_C = false;
 // Split-K: several workgroups compute a tile. The last one adds up all sums in the order of K, so the
 // result does not depend on which one is last.
 layout(constant_id = 4) const bool SPLIT = false;
+layout(constant_id = 47) const bool ADDED_APART = false;  // another dispatch adds up, and finishes the sums
 layout(constant_id = 46) const bool C_ROWS = true;  // whether rows of C differ
 
 layout(push_constant) uniform Push {
@@ -256,7 +257,7 @@ void finish_four(Tile t, uint row, uint column, vec4 sums) {
 
 // After finish_four: the last workgroup of a tile adds up the parts.
 void add_parts(Tile t) {
-    if (!SPLIT || !arrives_last(t.index, parts)) return;
+    if (!SPLIT || ADDED_APART || !arrives_last(t.index, parts)) return;
     const uint EACH = FOURS_TO_ADD, AT_ONCE = EACH > 1u ? 4u : 8u, FOURS = TILE_COLUMNS / 4u;
     for (uint n = gl_LocalInvocationIndex; n < TILE_ROWS * FOURS; n += EACH * INVOCATIONS) {
         uint row[EACH], column[EACH];

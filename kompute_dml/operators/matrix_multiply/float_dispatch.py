@@ -10,11 +10,11 @@ from typing import Any
 from ...attributes import MatrixTransform, PaddingMode
 from ...desc import TensorDesc
 from ...layout import Ints, packed_strides
-from ...lowering.activation import fused_activation
+from ...lowering.activation import NOTHING, Fused, fused_activation
 from ...lowering.builder import PlanBuilder
 from ...lowering.copy import CopyView, copied
 from ...lowering.elementwise import float_bits
-from ...lowering.plan import TEMPORARY, UNUSED
+from ...lowering.plan import TEMPORARY, UNUSED, Operand
 from ...lowering.walk import Walk
 from ..base import OperatorDesc
 from ..movement import PaddingOperatorDesc
@@ -32,6 +32,7 @@ class Alike(enum.IntFlag):
     ONE_STEP = 32
 
 
+SUM, _INVOCATIONS = "convolution_sum.float", 256
 PACK, STRIP = "gemm_pack", 64
 """Packs B in strips of so many columns, and so many of K at a time."""
 
@@ -117,6 +118,30 @@ def packed(p: PlanBuilder, b: MatrixView, way: str) -> MatrixView:
     return MatrixView(output.reading(), (*to, 1, each), 16, padded=True)
 
 
+def _can_add_apart(p: PlanBuilder, g: FloatProduct) -> bool:
+    """Whether another dispatch can add up the parts of K: of one dense matrix to which at most a
+    row is added."""
+    d, (c_row, _) = p.desc, g.steps.get("c", (0, 0))
+    return (g.batches == 1 and not g.is_rounded and d.alpha == 1
+            and row_activation(d) is None and (g.rows == 1 or g.steps["y"][0] == g.columns)
+            and (g.columns == 1 or g.steps["y"][1] == 1)
+            and ("c" not in g.views or (d.beta == 1 and (c_row == 0 or g.rows == 1))))
+
+
+def _add_up(p: PlanBuilder, g: FloatProduct, parts: int, partial: Operand, fused: Fused) -> None:
+    """Dispatch what adds up the parts of K, and finishes the sums."""
+    count, walk = g.rows * g.columns, Walk((g.rows, g.columns), (g.columns, 1))
+    p.dispatch(
+        fused.variant(SUM), -(-count // (8 * _INVOCATIONS)), sums=partial.reading(),
+        y=g.views["y"].operand, bias=g.views["c"].operand if "c" in g.views else UNUSED,
+        **p.read_tail(), params=[*walk.words, *fused.words],
+        push={"count": count, "splits": parts, "split_stride": count, "positions": 1,
+              "channels": g.columns, "activation_at": len(walk.words),
+              "bias_stride": g.steps.get("c", (0, 0))[1]},
+        spec={"LOCAL_SIZE": _INVOCATIONS, "TYPE": p.desc.output_tensor.data_type.code,
+              "DENSE": True, "HAS_BIAS": "c" in g.views, **fused.spec})
+
+
 def dispatch_product(
     p: PlanBuilder, g: FloatProduct, launch: FloatLaunch, *,
     more_push: Mapping[str, Any] | None = None, more_spec: Mapping[str, int] | None = None,
@@ -128,10 +153,13 @@ def dispatch_product(
     parts = -(-g.k // part_k)
     y = g.views["y"].operand
     partial = arrived = y  # a binding that the shader may write to must not be an input
+    apart = parts >= launch.apart and _can_add_apart(p, g)
     if parts > 1:
         partial = p.temporary(4, parts * g.batches * g.rows * g.columns)
+    if parts > 1 and not apart:
         arrived = p.zeroed(4, tiles)
-    fused = fused_activation(None if row_activation(d) else d)
+    end = fused_activation(None if row_activation(d) else d)
+    fused = NOTHING if apart else end
     push: dict[str, Any] = {
         "batches": g.batches, "rows": g.rows, "K": g.k, "columns": g.columns,
         "alpha": float_bits(d.alpha), "beta": float_bits(d.beta), "part_k": part_k, "parts": parts,
@@ -144,6 +172,7 @@ def dispatch_product(
     (row, column), (c_row, c_column) = g.steps["y"], g.steps.get("c", (0, 0))
     spec: dict[str, int] = {
         "TYPE": d.output_tensor.data_type.code, "HAS_C": "c" in g.views, "SPLIT": parts > 1,
+        "ADDED_APART": apart,
         "C_ROWS": c_row != 0, "WALK_RANK": 2 if one_step else g.walk.words[0],
         **launch.spec, **fused.spec,
     }
@@ -172,4 +201,6 @@ def dispatch_product(
         push={**push, **(more_push or {})}, spec={**spec, **(more_spec or {})},
         a=g.views["a"].operand, b=g.views["b"].operand,
         c=g.views["c"].operand if "c" in g.views else UNUSED, y=y, partial=partial,
-        arrived=arrived, **more, **p.read_tail())
+        arrived=arrived, **more, **({} if apart else p.read_tail()))
+    if apart:
+        _add_up(p, g, parts, partial, end)

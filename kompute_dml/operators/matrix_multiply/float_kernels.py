@@ -144,6 +144,12 @@ class _Sums(_Tile):
     def forms(self, g: FloatProduct, traits: DeviceTraits) -> Iterable[_Tile]:
         return self._forms(g, traits, (0,) if traits.is_cpu else _PARTS)
 
+    def launch(self, g: FloatProduct, traits: DeviceTraits) -> FloatLaunch:
+        launch = super().launch(g, traits)
+        if traits.is_cpu or g.itemsize != 4:
+            return launch  # measured are GPUs, in FLOAT32
+        return replace(launch, apart=int(measured.figures(traits.device_class, "gemm")["apart"]))
+
     def estimate(self, g: FloatProduct, traits: DeviceTraits) -> float:
         if traits.is_cpu:
             return _SHARED + self._rank_by_size(g, traits, self.rows == 32)

@@ -157,6 +157,8 @@ class FloatLaunch:
     """Specialization constants that only this kernel has."""
     packed_b: bool = False
     """Whether it reads B in the order of matrix units (gemm_pack.comp)."""
+    apart: int = 1 << 31
+    """From so many parts of K on, another dispatch adds them up, where one can."""
 
     def tiles(self, g: FloatProduct) -> int:
         return g.tiles(self.rows, self.columns)

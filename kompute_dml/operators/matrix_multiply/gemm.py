@@ -48,7 +48,8 @@ def _plain(d: OperatorDesc, p: PlanBuilder, y: MatrixView) -> None:
     choose(KERNELS, g, p).lower(g, p)
 
 
-@operator("GEMM", output=_infer, shaders=(*SHADERS, *COPIES, "padding"), check=_check,
+@operator("GEMM", output=_infer,
+          shaders=(*SHADERS, *COPIES, "padding", "convolution_sum"), check=_check,
           any_size=True, trans_a=0, trans_b=0, alpha=1.0, beta=1.0)
 def GemmOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
     y, fused = d.output_tensor, row_activation(d)
