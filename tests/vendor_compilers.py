@@ -3,13 +3,14 @@
     make vendor-compilers ARGS="[--device NAME] [--document] [--keep] [--all]"
 
 For each device it asks the lowerings what they would choose for the cases of the benchmark's
-families, and compiles that. It prints a table, and fails on what does not compile; on kernels of
-products, attention, convolutions, reductions and norms that spill or have too few waves; and on
-more shared memory than the device has. ``--document`` writes docs/performance/devices.md.
-``--keep`` keeps the variants that spill or have too few waves in lowering/measured.json, for the
-devices' classes: lowerings then take others where they can. With ``--all`` also what the tests'
-cases take is compiled, and all suites' cases. What was compiled is kept in the folder of the
-drivers, so that only what changed is compiled again.
+families, and compiles that. It prints a table, and fails on what does
+not compile; on kernels of products, attention, convolutions, reductions and norms that spill or
+have too few waves; on more shared memory than the device has; and on a device that is described in
+another way than ``FACTS``. ``--document`` writes docs/performance/devices.md. ``--keep`` keeps the
+variants that spill or have too few waves in lowering/measured.json, for the devices' classes:
+lowerings then take others where they can. With ``--all`` also what the tests' cases take is
+compiled, and all suites' cases. What was compiled is kept in the folder of the drivers, so that
+only what changed is compiled again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -334,6 +335,48 @@ def compiled(
     return [row for job in jobs if (row := results.get(job)) is not None]
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What a device must say of itself."""
+
+    kind: DeviceClass
+    type: str
+    sizes: tuple[int, int]
+    """The least and the most lanes of a subgroup; 0 without a choice."""
+    shared: int
+    """KiB of a workgroup."""
+    units: tuple[str, ...] = ()
+    """The types of left operands of its matrix units."""
+    shape: tuple[int, int, int] | None = None
+    """Of its matrix units for FLOAT16."""
+
+
+_FLOATS, _BYTES = ("bf16", "f16"), ("i8", "u8")
+FACTS = {
+    "navi31": Facts(DeviceClass.AMD_RDNA, "discrete", (32, 64), 64, ("f16", *_BYTES),
+                    (16, 16, 16)),
+    "gfx1201": Facts(DeviceClass.AMD_RDNA, "discrete", (32, 64), 64,
+                     ("bf16", "f16", "f8e4m3", "f8e5m2", *_BYTES), (16, 16, 16)),
+    "navi21": Facts(DeviceClass.AMD_RDNA, "discrete", (32, 64), 64),
+    "vega10": Facts(DeviceClass.AMD_GCN, "discrete", (0, 0), 64),
+    "bmg": Facts(DeviceClass.INTEL, "discrete", (16, 32), 48, (*_FLOATS, *_BYTES), (8, 16, 16)),
+    "dg2": Facts(DeviceClass.INTEL, "discrete", (8, 32), 48, (*_FLOATS, *_BYTES), (8, 8, 16)),
+    "lnl": Facts(DeviceClass.INTEL, "integrated", (16, 32), 48, (*_FLOATS, *_BYTES), (8, 16, 16)),
+    "tgl": Facts(DeviceClass.INTEL, "integrated", (8, 32), 48),
+    "a740": Facts(DeviceClass.MOBILE, "integrated", (64, 128), 32)}
+
+
+def misdescribed(name: str, adapter: Any) -> list[str]:
+    """Facts of a device that its adapter, and so `kompute-dml devices`, has in another way."""
+    halves = {(u.m, u.n, u.k) for u in adapter.cooperative_matrices if u.a == "f16"}
+    found = Facts(
+        class_of(adapter), adapter.type, adapter.subgroup_sizes, adapter.max_shared_memory >> 10,
+        tuple(sorted({unit.a for unit in adapter.cooperative_matrices})), next(iter(halves), None))
+    return [f"{field.name}: {getattr(found, field.name)}, not {getattr(FACTS[name], field.name)}"
+            for field in fields(Facts)
+            if getattr(found, field.name) != getattr(FACTS[name], field.name)]
+
+
 def problems(adapter: Any, rows: Sequence[Compiled]) -> list[str]:
     """What is wrong with pipelines of a device."""
     found = []
@@ -415,7 +458,7 @@ def main() -> int:
     for device in devices:
         adapter = adapters[device.name]
         rows = compiled(device, folder, jobs[device.name])
-        found = problems(adapter, rows)
+        found = [*misdescribed(device.name, adapter), *problems(adapter, rows)]
         wrong += len(found)
         print(f"{adapter.name}: {len(rows)} pipelines, {len(found)} problems")
         print("\n".join(f"  {line}" for line in found))

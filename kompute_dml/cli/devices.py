@@ -41,7 +41,7 @@ def show(adapters: tuple[Any, ...]) -> None:
             ("memory", f"{_binary(a.device_memory)}, at most {_binary(a.max_allocation)} at once"),
             ("storage buffer", f"{_binary(a.max_storage_buffer_range)} in a binding"),
             ("workgroup", f"{a.max_workgroup_invocations} invocations in subgroups of "
-                          f"{a.subgroup_size}, {_binary(a.max_shared_memory)} shared"),
+                          f"{_sizes(a)}, {_binary(a.max_shared_memory)} shared"),
             ("workgroups", groups),
             ("push constants", _binary(a.max_push_constants)),
             ("timestamps", f"{a.timestamp_period:g} ns a tick" if a.timestamp_period else "none"),
@@ -54,6 +54,12 @@ def show(adapters: tuple[Any, ...]) -> None:
         for name, value in rows:
             if value:
                 click.echo(f"   {name:15} {value}")
+
+
+def _sizes(a: Any) -> str:
+    """The usual size of subgroups, and those that pipelines may ask for."""
+    least, most = a.subgroup_sizes
+    return f"{a.subgroup_size} ({least} to {most})" if least < most else f"{a.subgroup_size}"
 
 
 def _binary(count: int) -> str:

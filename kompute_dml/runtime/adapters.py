@@ -207,10 +207,19 @@ def _instance(vk: ModuleType) -> Any:
         raise NoDeviceError(f"vkCreateInstance failed with {type(error).__name__}") from None
 
 
+_COMPONENTS = dict(enumerate(
+    ("f16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")))
+_COMPONENTS |= {1000141000: "bf16", 1000491002: "f8e4m3", 1000491003: "f8e5m2"}
+
+
+def component_name(value: int) -> str:
+    """The name of a VkComponentTypeKHR."""
+    return _COMPONENTS.get(value, f"type{value}")
+
+
 def _cooperative_matrices(
     vk: ModuleType, instance: object, device: object
 ) -> tuple[CooperativeMatrix, ...]:
-    components = ("f16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
     scopes = {1: "device", 2: "workgroup", 3: "subgroup", 5: "queue_family"}
     name = "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR"
     address = vk.lib.vkGetInstanceProcAddr(instance, name.encode())
@@ -226,18 +235,15 @@ def _cooperative_matrices(
     if ask(device, count, rows) != vk.VK_SUCCESS:
         return ()
 
-    def component(value: int) -> str:
-        return components[value] if value < len(components) else f"type{value}"
-
     return tuple(
         CooperativeMatrix(
             r.MSize,
             r.NSize,
             r.KSize,
-            component(r.AType),
-            component(r.BType),
-            component(r.CType),
-            component(r.ResultType),
+            component_name(r.AType),
+            component_name(r.BType),
+            component_name(r.CType),
+            component_name(r.ResultType),
             scopes.get(r.scope, str(r.scope)),
         )
         for r in rows

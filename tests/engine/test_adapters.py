@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import vulkan
 
-from kompute_dml.runtime.adapters import CooperativeMatrix, _cooperative_matrices
+from kompute_dml.runtime.adapters import CooperativeMatrix, _cooperative_matrices, component_name
 
 _I8, _U8, _I32, _U32 = 3, 7, 5, 9  # VkComponentTypeKHR
 _STRUCT = "VkCooperativeMatrixPropertiesKHR"
@@ -50,3 +50,11 @@ def test_shapes_of_cooperative_matrices(driver: Any) -> None:
 def test_a_loader_without_cooperative_matrices(driver: Any) -> None:
     driver.lib.vkGetInstanceProcAddr = lambda *_: vulkan.ffi.NULL
     assert _cooperative_matrices(driver, vulkan.ffi.NULL, vulkan.ffi.NULL) == ()
+
+
+@pytest.mark.parametrize(("value", "name"), [
+    (vulkan.VK_COMPONENT_TYPE_FLOAT16_KHR, "f16"), (vulkan.VK_COMPONENT_TYPE_UINT64_KHR, "u64"),
+    (1000141000, "bf16"), (1000491002, "f8e4m3"), (1000491003, "f8e5m2"), (77, "type77"),
+])
+def test_types_of_matrices_have_names(value: int, name: str) -> None:
+    assert component_name(value) == name

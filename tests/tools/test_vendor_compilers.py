@@ -11,11 +11,12 @@ import pytest
 
 import metal
 import vendor_compilers
+from kompute_dml.runtime.adapters import CooperativeMatrix
 from kompute_dml.runtime.shader_library import manifest
 from kompute_dml.runtime.traits import DeviceClass
 from kompute_dml.toolchain import patches, vendors
 from record_plans import ADAPTERS
-from vendor_compilers import Compiled, Job, Results, problems, table
+from vendor_compilers import FACTS, Compiled, Job, Results, misdescribed, problems, table
 
 RADEON = ADAPTERS["no_matrix_units"]
 
@@ -40,6 +41,19 @@ def _row(variant: str, problem: str = "", **figures: float) -> Compiled:
 def test_what_is_wrong_with_a_pipeline(row: Compiled, said: str | None) -> None:
     found = problems(RADEON, [row])
     assert found == [] if said is None else found[0].endswith(said)
+
+
+def test_a_device_says_what_it_is() -> None:
+    arc = replace(
+        RADEON, name="Intel(R) Arc(tm) A770M Graphics", driver="Intel open-source Mesa driver",
+        subgroup_sizes=(8, 32), max_shared_memory=48 << 10, cooperative_matrices=tuple(
+            CooperativeMatrix(8, 8, k, of, of, "f32", "f32", "subgroup")
+            for of, k in (("f16", 16), ("bf16", 16), ("i8", 32), ("u8", 32))))
+    assert misdescribed("dg2", arc) == []
+    assert misdescribed("dg2", replace(arc, subgroup_sizes=(16, 32), cooperative_matrices=())) == [
+        "sizes: (16, 32), not (8, 32)", "units: (), not ('bf16', 'f16', 'i8', 'u8')",
+        "shape: None, not (8, 8, 16)"]
+    assert set(FACTS) == {device.name for device in vendors.DEVICES}
 
 
 def test_shared_memory_is_counted() -> None:
