@@ -3,6 +3,10 @@
     python tests/pytorch/opinfo.py float32 forward results.json [samples] [operator,...]
     python tests/pytorch/opinfo.py table results.json ...
 
+The second word is ``forward`` or ``gradient``, or one of them after ``compiled-`` or ``hosted-``:
+then each sample is a graph of torch.compile(backend="kompute_dml"), which runs twice, over tensors
+of the device or of the host.
+
 It wants the package expecttest. Each operator's samples run on the CPU and on the device, with
 KOMPUTE_DML_TORCH_FALLBACK=0, and are compared at torch.testing's tolerances, or with values in
 FLOAT64. The file holds, by operator, the outcome of each sample:
@@ -22,14 +26,20 @@ import sys
 import time
 import types
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
+import torch._dynamo
+from torch._dynamo.utils import counters
+from torch.testing._internal import common_methods_invocations
 from torch.utils import _pytree as pytree
 
 FORWARD, GRADIENT = "forward", "gradient"
+COMPILED, HOSTED = "compiled-", "hosted-"
+"""Before one of these: through torch.compile, with tensors of the device or of the host."""
 _RANDOM = ("rand", "bernoulli", "multinomial", "dropout", "normal", "uniform", "exponential",
            "cauchy", "geometric", "poisson", "rrelu", "fractional_max_pool", "empty",
            "multi_head_attention_forward")
@@ -59,14 +69,25 @@ def moved(tree: Any, device: str) -> Any:
     return pytree.tree_map_only(torch.Tensor, move, tree)
 
 
-def outputs(op: Any, sample: Any, device: str, mode: str) -> list[Any]:
-    """The results of a sample, or its gradients, on the host."""
+def outputs(op: Any, sample: Any, device: str, mode: str, *, graph: bool = False) -> list[Any]:
+    """The results of a sample, or its gradients, on the host. With ``graph`` through
+    torch.compile."""
     args = moved((sample.input, sample.args), device)
     if op.name == "tensor_split":  # PyTorch wants the places on the CPU
         args = args[0], sample.args
     kwargs = {k: device if k == "device" else v for k, v in moved(sample.kwargs, device).items()}
-    results = pytree.tree_leaves(op(args[0], *args[1], **kwargs))
-    if mode == GRADIENT:
+    run: Any = op
+    seeded = common_methods_invocations.wrapper_set_seed
+    if graph:
+        run = graph_of(op)
+        # Some entries seed the generator, which no graph does. Their callers have done so.
+        seeded = _unseeded
+    with mock.patch.object(common_methods_invocations, "wrapper_set_seed", seeded):
+        for _ in range(2 if graph else 1):
+            results = pytree.tree_leaves(run(args[0], *args[1], **kwargs))
+    if graph and not counters["stats"]["unique_graphs"]:
+        raise NotImplementedError(f"{NO_GRAPH} {op.name}")
+    if mode.endswith(GRADIENT):
         inputs = [x for x in pytree.tree_leaves((args, kwargs))
                   if isinstance(x, torch.Tensor) and x.requires_grad]
         ends = [y for y in results if isinstance(y, torch.Tensor) and y.requires_grad]
@@ -74,7 +95,28 @@ def outputs(op: Any, sample: Any, device: str, mode: str) -> list[Any]:
             raise LookupError("nothing to differentiate")
         results = list(torch.autograd.grad(ends, inputs, [torch.ones_like(y) for y in ends],
                                            allow_unused=True))
+    for y in results:
+        if isinstance(y, torch.Tensor) and y.device.type != device and op.name != "to":
+            raise ValueError(f"a result is on the device {y.device}")
     return [y.detach().cpu() if isinstance(y, torch.Tensor) else y for y in results]
+
+
+def _unseeded(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return op(*args, **kwargs)
+
+
+NO_GRAPH = "PyTorch traces no graph of"
+
+
+def graph_of(op: Any) -> Callable[..., Any]:
+    """The operator through torch.compile."""
+    torch._dynamo.reset()
+    counters.clear()
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return op.op(*args, **kwargs)
+
+    return torch.compile(call, backend="kompute_dml", dynamic=False)
 
 
 def tolerances(op: Any, y: torch.Tensor) -> dict[str, float]:
@@ -116,10 +158,14 @@ def outcome(op: Any, sample: Any, mode: str, random: bool) -> tuple[str, str]:
         return "skip", f"the CPU raises {type(error).__name__}"
     try:
         torch.manual_seed(0)
-        found = outputs(op, sample, "kompute", mode)
+        found = outputs(op, sample, "cpu" if mode.startswith(HOSTED) else "kompute", mode,
+                        graph=mode.startswith((COMPILED, HOSTED)))
     except NotImplementedError as error:
         return "refused", str(error)[:300]
     except Exception as error:
+        error = getattr(error, "inner_exception", None) or error.__cause__ or error
+        if isinstance(error, NotImplementedError):
+            return "refused", str(error)[:300]
         return "error", f"{type(error).__name__}: {str(error)[:300]}"
     for i, (x, y) in enumerate(zip(
             *(comparable(op, sample, z) for z in (found, expected)), strict=True)):
@@ -161,6 +207,7 @@ def _as_exact(op: Any, sample: Any, mode: str, found: Sequence[Any], expected: S
 
 
 REASONS = (
+    ("no graph of PyTorch's own", NO_GRAPH),
     ("complex numbers: no such elements in DirectML", r"complex|torch\.c(32|64|128)"),
     ("sparse tensors: no such elements in DirectML", r"sparse|to_dense|coalesce"),
     ("FLOAT64: DirectML computes nothing with it", r"FLOAT64|float64|double"),
@@ -231,13 +278,11 @@ def watched(file: Path) -> None:
 
 def cases(dtype: torch.dtype, mode: str) -> list[Any]:
     """The operators of OpInfo that PyTorch computes on the CPU in this type."""
-    from torch.testing._internal.common_methods_invocations import op_db
-
     found = []
-    for op in op_db:
-        dtypes = op.supported_dtypes("cpu") if mode == FORWARD else (
-            op.supported_backward_dtypes("cpu"))
-        if dtype in dtypes and (mode == FORWARD or op.supports_autograd):
+    for op in common_methods_invocations.op_db:
+        forward = mode.endswith(FORWARD)
+        dtypes = op.supported_dtypes("cpu") if forward else op.supported_backward_dtypes("cpu")
+        if dtype in dtypes and (forward or op.supports_autograd):
             found.append(op)
     return found
 
@@ -246,7 +291,7 @@ def outcomes(op: Any, dtype: torch.dtype, mode: str, count: int) -> list[tuple[s
     """What becomes of the first samples of an operator."""
     began, found = time.monotonic(), []
     try:
-        for sample in op.sample_inputs("cpu", dtype, requires_grad=mode == GRADIENT):
+        for sample in op.sample_inputs("cpu", dtype, requires_grad=mode.endswith(GRADIENT)):
             if len(found) >= count or time.monotonic() - began > STUCK / 4:
                 break
             found.append(outcome(op, sample, mode, drawn(op.formatted_name)))

@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch", minversion="2.10", reason="torch 2.10 is no
 pytest.importorskip("expecttest", reason="OpInfo needs expecttest")
 pytest.importorskip("kompute_dml.torch")
 
-from opinfo import FORWARD, GRADIENT, cases, outcomes  # noqa: E402
+from kompute_dml.torch.table import LOWERINGS  # noqa: E402
+from opinfo import COMPILED, FORWARD, GRADIENT, HOSTED, cases, outcomes  # noqa: E402
 
 NAMES = ("__getitem__", "add", "cumsum", "index_put", "linalg_inv", "masked_fill",
          "nn_functional_avg_pool2d", "nn_functional_embedding", "nn_functional_hardshrink",
@@ -24,6 +25,9 @@ OTHERS = (("sort", "bool"), ("pow", "int64"), ("__rpow__", "int64"),
 GRADIENTS = ("cdist", "index_fill", "nextafter", "nn_functional_embedding_bag",
              "nn_functional_multi_margin_loss", "nn_functional_multilabel_margin_loss",
              "nn_functional_pdist", "sgn")
+GRAPHS = ("__getitem__", "index_put", "linalg_inv", "nn_functional_layer_norm", "sort",
+          "var_mean")
+"""Operators through torch.compile."""
 NO_GRADIENT = ("signbit", "special_bessel_y1")
 
 
@@ -58,3 +62,22 @@ def test_gradients(name: str) -> None:
 def test_operator_of_another_type(name: str, dtype: str) -> None:
     found = outcomes(operators(FORWARD, dtype)[name], getattr(torch, dtype), FORWARD, 2)
     assert {kind for kind, _ in found} == {"pass"}, found
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("where", [COMPILED, HOSTED])
+@pytest.mark.parametrize("mode", [FORWARD, GRADIENT])
+def test_graph(name: str, where: str, mode: str) -> None:
+    if name == "index_put" and mode == GRADIENT:
+        name = "index_add"  # PyTorch traces no gradient of the other
+    found = outcomes(operators(where + mode)[name], torch.float32, where + mode, 1)
+    assert [kind for kind, _ in found] == ["pass"], found
+
+
+def test_graphs_are_what_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong value of a graph is found."""
+    monkeypatch.setitem(LOWERINGS, torch.ops.aten.sin.default, LOWERINGS[
+        torch.ops.aten.cos.default])
+    for where in (COMPILED, HOSTED):
+        found = outcomes(operators(FORWARD)["sin"], torch.float32, where + FORWARD, 1)
+        assert [kind for kind, _ in found] == ["wrong"], found
