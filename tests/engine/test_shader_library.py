@@ -175,7 +175,7 @@ _FAST = {"quantized_linear_add.scalars",
            for to in ("bytes", "floats")),
          *(f"convolution_depthwise_bytes.floats.last{block}.tail"
            for block in ("1x1", "1x4", "2x4")),
-         "rotary_append", *(f"attention_rotary.r{rows}" for rows in (1, 4, 8))}
+         "rotary_append"}
 """Variants for which there is a slower one, or two operators, with fewer bindings."""
 
 
