@@ -454,6 +454,9 @@ class PlannedNodes:
         self._read = [not members.isdisjoint(n.users) for n in arguments]
         self._ready: dict[Any, _Ready] = {}
         self._lock = threading.Lock()
+        self._order = threading.Lock()
+        """A call writes over what the one before has staged."""
+        self._arguments, self._states = memory.Staging(), memory.Staging()
         self._constants: dict[int, Any] = {}
         self._places = {n: i for i, n in enumerate(arguments)}
         self._writes = [(self._places[n.args[0]], n.args[1]) for n in writes]
@@ -476,7 +479,14 @@ class PlannedNodes:
                 described = x.shape, x.dtype
             key.append(described)
             tensors.append(tensor)
-        for i, tensor in zip(staged, memory.upload_together([args[i] for i in staged])):
+        with self._order:
+            return self._staged(args, tensors, key, staged)
+
+    def _staged(self, args: Arguments, tensors: list[Tensor | None], key: Sequence[Any],
+                staged: Sequence[int]) -> list[Any]:
+        """Run, after the arguments of the host are uploaded."""
+        copies = self._arguments.upload([memory.host_array(args[i]) for i in staged])
+        for i, tensor in zip(staged, copies):
             tensors[i] = tensor
         ready = self._ready.get(tuple(key))
         if ready is None:
@@ -661,8 +671,7 @@ class PlannedNodes:
     # Running
 
     def _run(self, ready: _Ready, args: Arguments, tensors: list[Tensor | None]) -> list[Any]:
-        states = iter(memory.arrays_together(
-            [random.new_state() for i in ready.bound if i < 0]))
+        states = iter(self._states.upload([random.new_state() for i in ready.bound if i < 0]))
         bound = [] if ready.plan is None else _bound(
             ready.plan, [tensors[i] if i >= 0 else next(states) for i in ready.bound],
             {w.place: tensors[w.target] for w in ready.written if w.in_place})

@@ -143,27 +143,43 @@ def upload(x: torch.Tensor) -> Tensor | None:
     return device().tensor(host_array(x))
 
 
-_FEW = 1 << 16
-"""The most bytes of a tensor that is uploaded with others."""
+_FEW, _MOST_FORMS = 1 << 16, 8
+"""The most bytes of an array that is uploaded with others, and the most places of a staging."""
 
 
-def upload_together(tensors: Sequence[torch.Tensor]) -> list[Tensor]:
-    """Copies of tensors of the host that have elements. The small ones are one transfer."""
-    return arrays_together([host_array(x) for x in tensors])
+class Staging:
+    """Copies of arrays of the host that come with each call. The small ones are one transfer, and
+    lie where they lay in the call before: recordings know places. The next call writes over them.
+    """
 
+    def __init__(self) -> None:
+        self._places: dict[tuple[object, ...], Tensor] = {}
+        """By the device, and the sizes and types of the small arrays."""
 
-def arrays_together(arrays: Sequence[np.ndarray]) -> list[Tensor]:
-    """:func:`upload_together` of arrays as the device stores them."""
-    few = [x for x in arrays if x.nbytes <= _FEW]
-    if len(few) < 2:
-        return [device().tensor(x) for x in arrays]
-    begins = [0, *itertools.accumulate((x.nbytes + 15) & ~15 for x in few)]
-    words = np.zeros(begins[-1], np.uint8)
-    for begin, x in zip(begins, few):
-        words[begin : begin + x.nbytes] = x.reshape(-1).view(np.uint8)
-    held, left = device().tensor(words).allocation, iter(begins)
-    return [Tensor(device(), held, next(left), TensorDesc.packed(DataType.of(x.dtype), x.shape))
-            if x.nbytes <= _FEW else device().tensor(x) for x in arrays]
+    def upload(self, arrays: Sequence[np.ndarray]) -> list[Tensor]:
+        """The copies of arrays that have elements, as the device stores them."""
+        few = [x for x in arrays if x.nbytes <= _FEW]
+        begins = [0, *itertools.accumulate((x.nbytes + 15) & ~15 for x in few)]
+        if few:
+            words = np.zeros(begins[-1], np.uint8)
+            for begin, x in zip(begins, few):
+                words[begin : begin + x.nbytes] = x.reshape(-1).view(np.uint8)
+            place = self._place((device(), *[(x.shape, x.dtype) for x in few]), words)
+        left = iter(begins)
+        return [Tensor(device(), place, next(left), TensorDesc.packed(
+            DataType.of(x.dtype), x.shape)) if x.nbytes <= _FEW else device().tensor(x)
+            for x in arrays]
+
+    def _place(self, form: tuple[object, ...], words: np.ndarray) -> Allocation:
+        held = self._places.pop(form, None)
+        if held is None:
+            held = device().tensor(words)
+        else:
+            device().write(held.allocation, held.byte_offset, words)
+        self._places[form] = held
+        if len(self._places) > _MOST_FORMS:
+            del self._places[next(iter(self._places))]
+        return held.allocation
 
 
 def download(t: Tensor | None, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -423,3 +424,28 @@ def test_errors_while_a_backward_pass_is_traced_break_the_graph() -> None:
              for y, v in ((expected, values), (found, ours))]
     for x, y in zip(*grads):
         torch.testing.assert_close(y.cpu(), x)
+
+
+def test_arguments_of_the_host_lie_where_they_lay_before() -> None:
+    """So what runs is recorded once. Threads do not meet the values of one another."""
+    x = torch.ones(6, device="kompute")
+    step = torch.compile(lambda x, a, b: x * a + b, backend="kompute_dml")
+    wrong = []
+
+    def run(first: int) -> None:
+        for n in range(first, first + 20):
+            y = step(x, torch.tensor(float(n)), torch.tensor(n / 2))
+            if y.cpu().tolist() != [1.5 * n] * 6:
+                wrong.append(n)
+
+    run(0)
+    recorder = memory.device().runtime.recorder
+    before = recorder.dispatches
+    run(0)
+    assert recorder.dispatches == before
+    threads = [threading.Thread(target=run, args=(100 * n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
