@@ -173,7 +173,8 @@ def _select_few(
         each = 16 // itemsize
         if not first or push["x_stride"] != 1 or part_columns < groups * each:
             each = 1
-        kept = -(-part_columns // (local * each)) if fits else 1 if device.is_cpu else _READ
+        kept = _rounded_up(-(-part_columns // (local * each))) if fits else (
+            1 if device.is_cpu else _READ)
         last = parts == 1
         taken = UNUSED if last else p.temporary(4, _WORDS * rows.count * parts * k)
         p.dispatch(
@@ -191,6 +192,12 @@ def _select_few(
         if last:
             return
         candidates, columns = taken.reading(), parts * k
+
+
+def _rounded_up(pieces: int) -> int:
+    """A power of two, or three quarters of one: a shader is compiled for each number of pieces."""
+    most = power_of_two(pieces)
+    return most * 3 // 4 if most > 2 and pieces <= most * 3 // 4 else most
 
 
 def _first_of_parts(
@@ -214,10 +221,10 @@ def _first_of_parts(
     local = power_of_two(-(-part_columns // _PER_LANE))
     local = max(local, min(_USUAL, power_of_two(-(-part_columns // _FEW_PER_LANE))))
     local = min(max(local, _LEAST), widest)
-    kept = -(-part_columns // (local * each))
+    kept = _rounded_up(-(-part_columns // (local * each)))
     leads = min(power_of_two(-(-5 * k // (4 * local))), kept)
     if local * leads < k and part_columns > _FEW_GATHERED:
-        each, kept = 1, -(-part_columns // local)
+        each, kept = 1, _rounded_up(-(-part_columns // local))
         leads = min(power_of_two(-(-5 * k // (4 * local))), kept)
     most = _FEW_GATHERED // 2 if k <= _FEW // 2 else _FEW_GATHERED
     last = parts == 1

@@ -15,6 +15,7 @@ from cases.reduction import sorted_indices
 from kompute_dml import tuning
 from kompute_dml.attributes import ReduceFunction
 from kompute_dml.operators import scan
+from record_plans import targets
 from test_convolution import EveryWork, set_traits
 
 VARIANTS = {"top_k_subgroups", "scan_once.float", "scan_once.integer"}
@@ -288,3 +289,19 @@ def test_first_few_of_a_row(
     assert asked
     for names in asked.values():
         assert "groups" in names and ("subgroups" in names) == in_subgroups
+
+
+@pytest.mark.parametrize("k", [3, 50])
+def test_rows_of_top_k_are_of_few_kinds(k: int) -> None:
+    """Of any length on a GPU. A pipeline is compiled for each number of pieces."""
+    target, kinds = targets()["h200"], dict[str, set[int]]()
+    for columns in range(60, 20_000, 37):
+        x, y = (dml.TensorDesc("float32", (4, n)) for n in (columns, k))
+        desc = dml.TopKOperatorDesc(
+            input_tensor=x, output_value_tensor=y, axis=1, k=k,
+            output_index_tensor=dml.TensorDesc("uint32", (4, k)))
+        with tuning.trial({}):
+            for dispatch in desc.operator.lower(desc, target).execute:
+                if "KEPT" in dispatch.spec:
+                    kinds.setdefault(dispatch.variant.name, set()).add(int(dispatch.spec["KEPT"]))
+    assert kinds and all(len(values) <= 10 for values in kinds.values()), kinds
