@@ -35,8 +35,7 @@ layout(push_constant) uniform Push {
     TAIL_FIELD
     uint params_offset;
 };
-#define SHARE (MOST_SHARE > 0u ? MOST_SHARE : 1u << share_bits)
-#define SHARE_BITS (MOST_SHARE > 0u ? findLSB(MOST_SHARE) : share_bits)
+#include "include/share.glsl"
 const uint AVERAGE = 2u, L1 = 3u, L2 = 4u, LOG_SUM = 5u, MULTIPLY = 9u, SUM_SQUARE = 11u;
 const bool OF_LEAST = FUNCTION == 1u || FUNCTION == 8u;  // ARGMIN, MIN
 #include "include/grid.glsl"

@@ -35,8 +35,7 @@ layout(push_constant) uniform Push {
     uint totals_offset;
     uint params_offset;
 };
-#define SHARE (MOST_SHARE > 0u ? MOST_SHARE : 1u << share_bits)
-#define SHARE_BITS (MOST_SHARE > 0u ? findLSB(MOST_SHARE) : share_bits)
+#include "include/share.glsl"
 #include "include/grid.glsl"
 #include "include/walk.glsl"
 #include "include/carries.glsl"
