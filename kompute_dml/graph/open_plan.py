@@ -316,8 +316,10 @@ class OpenPlan:
         """The plan for these values of the trace's variables. None if it does not serve them."""
         layout = self._layout
         for key, listing in reversed([*self._listings.items()]):
-            numbers = None if listing is None else listing.joined.of(values)
-            if listing is not None and numbers is not None and layout is not None and np.all(
+            if listing is None or layout is None:
+                continue
+            numbers = listing.joined.of(values)
+            if numbers is not None and np.all(
                     numbers[listing.needs] <= layout.capacity[listing.of]):
                 self._listings[key] = self._listings.pop(key)
                 return self._listed(values, layout, listing, numbers)
