@@ -649,6 +649,12 @@ def widened(
     return wide
 
 
+def fields_of(kind: type[OperatorDesc], desc: OperatorDesc) -> dict[str, Any]:
+    """The fields that a description shares with those of another kind."""
+    return {f.name: getattr(desc, f.name) for f in dataclasses.fields(kind)
+            if f.init and hasattr(desc, f.name)}
+
+
 Build = Callable[[Any, PlanBuilder], None]
 
 

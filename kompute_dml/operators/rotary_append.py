@@ -83,12 +83,15 @@ def copy_past(d: OperatorDesc, p: PlanBuilder, which: str, local: int) -> None:
               "PAST": True, "VECTORS": False, "JOINS": False})
 
 
+ROTARY_FIELDS = (
+    *(Field(name, "input", "TENSOR_DESC", True)
+      for name in ("CosTensor", "SinTensor", "PositionIdsTensor")),
+    Field("Interleaved", "attribute", "UINT", True))
+"""What tells how queries and keys are rotated."""
+
 RotaryAppendDesc: Any = widened(
-    MultiheadAttention1OperatorDesc, Field("CosTensor", "input", "TENSOR_DESC", True),
-    Field("SinTensor", "input", "TENSOR_DESC", True),
-    Field("PositionIdsTensor", "input", "TENSOR_DESC", True),
-    Field("Interleaved", "attribute", "UINT", True),
-    name="ROTARY_APPEND", lower=_lower, in_place=False)
+    MultiheadAttention1OperatorDesc, *ROTARY_FIELDS, name="ROTARY_APPEND", lower=_lower,
+    in_place=False)
 """Queries, keys and values are [batch, token, all heads], caches [batch, head, row, element]. Cos
 and Sin are packed [position, pair]. Position ids are packed [batch, token]; without them positions
 follow the past. The output are the queries, packed. The first elements of a head are rotated."""

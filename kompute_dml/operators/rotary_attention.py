@@ -3,7 +3,7 @@ go to the cache with their values. Graphs make it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from ..lowering.builder import PlanBuilder
@@ -12,12 +12,11 @@ from ..lowering.kernel import Kernel, choose
 from ..lowering.plan import UNUSED, Plan, Target
 from ..runtime.shader_library import Variant, sizes
 from ..runtime.traits import DeviceTraits
-from ..spec import Field
 from ..tuning import work_key
 from .attention import AttentionHeads, HeadView
 from .attention_kernels import Attention, ByLines, Lines
-from .base import OperatorDesc, widened
-from .rotary_append import AppendedAttentionDesc, RotaryAppendDesc, copy_past
+from .base import OperatorDesc, fields_of, widened
+from .rotary_append import ROTARY_FIELDS, AppendedAttentionDesc, RotaryAppendDesc, copy_past
 
 SHADER = "attention_rotary"
 _WORD = 4
@@ -33,7 +32,7 @@ class _Rotated:
     def __init__(self, p: PlanBuilder) -> None:
         self.desc = d = p.desc
         caches = d.output_present_key_tensor, d.output_present_value_tensor
-        own = _fields_of(AppendedAttentionDesc, d)
+        own = fields_of(AppendedAttentionDesc, d)
         self.appended = AppendedAttentionDesc(**own | {
             "query_tensor": _packed(d.query_tensor), "key_tensor": None, "value_tensor": None,
             "past_key_tensor": caches[0], "past_value_tensor": caches[1],
@@ -62,15 +61,13 @@ class _Apart(Kernel[_Rotated]):
     """Rotary embedding, then attention."""
 
     name = "apart"
-
-    def estimate(self, problem: _Rotated, traits: DeviceTraits) -> float:
-        return 1.0
+    cost = 1.0
 
     def lower(self, problem: _Rotated, p: PlanBuilder) -> None:
         d, attention = problem.desc, problem.appended
         y = attention.query_tensor
         turned = p.temporary(y.data_type.itemsize, y.element_count)
-        rotary = RotaryAppendDesc(**_fields_of(RotaryAppendDesc, d) | {"output_tensor": y})
+        rotary = RotaryAppendDesc(**fields_of(RotaryAppendDesc, d) | {"output_tensor": y})
         p.include(rotary.operator.lower(rotary, p.target), {"output_tensor": turned})
         p.include(attention.operator.lower(attention, p.target), {
             "query_tensor": turned.reading(),
@@ -149,20 +146,11 @@ def _lower(d: OperatorDesc, target: Target) -> Plan:
     return p.build()
 
 
-def _fields_of(kind: Any, d: OperatorDesc) -> dict[str, Any]:
-    """The fields that a description shares with another kind of descriptions."""
-    return {f.name: getattr(d, f.name) for f in fields(kind) if f.init and hasattr(d, f.name)}
-
-
 def _packed(t: Any) -> Any:
     return type(t)(t.data_type, t.sizes)
 
 
 RotaryAttentionDesc: Any = widened(
-    AppendedAttentionDesc, Field("CosTensor", "input", "TENSOR_DESC", True),
-    Field("SinTensor", "input", "TENSOR_DESC", True),
-    Field("PositionIdsTensor", "input", "TENSOR_DESC", True),
-    Field("Interleaved", "attribute", "UINT", True),
-    name="ROTARY_ATTENTION", lower=_lower, in_place=False)
+    AppendedAttentionDesc, *ROTARY_FIELDS, name="ROTARY_ATTENTION", lower=_lower, in_place=False)
 """Fields are those of :data:`RotaryAppendDesc`, but for the output, and of
 :data:`AppendedAttentionDesc`, whose past keys and values are the present ones here."""

@@ -3,7 +3,7 @@ such type, so B is described as UINT16. Graphs make it of constants."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from ...desc import TensorDesc
@@ -12,9 +12,10 @@ from ...lowering.builder import PlanBuilder
 from ...lowering.kernel import Kernel, choose
 from ...lowering.plan import Plan, Target
 from ...runtime.traits import DeviceTraits
+from ...sizes import said
 from ...tuning import work_key
 from .. import elementwise as _elementwise  # noqa: F401  (registers CAST)
-from ..base import OperatorDesc, definitions, widened
+from ..base import OperatorDesc, definitions, fields_of, widened
 from .float_dispatch import dispatch_product, matrix_views, oriented
 from .float_product import FloatLaunch, FloatProduct, MatrixView
 from .gemm import GemmOperatorDesc
@@ -89,10 +90,7 @@ class _Rows(Kernel[WideningProduct]):
             return "compiling is slow"
         if g.skinny_axis != self.axis:
             return f"it has more than eight rows, or no vectors along {self.axis}"
-        return None if self.rows // 2 < g.rows <= self.rows else f"it has {g.rows} rows"
-
-    def estimate(self, g: WideningProduct, traits: DeviceTraits) -> float:
-        return 0.0
+        return None if self.rows // 2 < g.rows <= self.rows else f"it has {said(g.rows)} rows"
 
     def lower(self, g: WideningProduct, p: PlanBuilder) -> None:
         columns, k = _SIZES[self.axis]
@@ -106,9 +104,7 @@ class _Widened(Kernel[WideningProduct]):
     """The numbers of B first."""
 
     name = "widened"
-
-    def estimate(self, g: WideningProduct, traits: DeviceTraits) -> float:
-        return 1.0
+    cost = 1.0
 
     def lower(self, g: WideningProduct, p: PlanBuilder) -> None:
         d = p.desc
@@ -116,8 +112,7 @@ class _Widened(Kernel[WideningProduct]):
         reach = p.read("b_tensor").length
         numbers = p.temporary(4, -(-reach // VECTOR) * VECTOR)
         _widen(p, "b_tensor", numbers, reach)
-        values = {f.name: getattr(d, f.name) for f in fields(GemmOperatorDesc) if f.init}
-        product = GemmOperatorDesc(**values | {
+        product = GemmOperatorDesc(**fields_of(GemmOperatorDesc, d) | {
             "b_tensor": TensorDesc(DataType.FLOAT32, b.sizes, b.strides)})
         p.include(product.operator.lower(product, p.target), {"b_tensor": numbers.reading()})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...attributes import QuantizationType
@@ -16,7 +16,7 @@ from ...runtime.traits import DeviceTraits
 from ...sizes import said
 from ...spec import Field
 from ...tuning import work_key
-from ..base import OperatorDesc, widened
+from ..base import OperatorDesc, fields_of, widened
 from ..quantize_blocks import DequantizeOperatorDesc
 from .float_dispatch import dispatch_product, matrix_views, oriented
 from .float_kernels import height_of_fragments
@@ -233,8 +233,7 @@ class _Dequantized(Kernel[BlockedProduct]):
             "input_tensor": p.read("b_tensor"), "quantization_tensors[0]": p.read("b_scale_tensor"),
             "quantization_tensors[1]": p.read("b_zero_point_tensor"), "output_tensor": dequantized})
         b = d.b_tensor
-        plain = {f.name: getattr(d, f.name) for f in fields(GemmOperatorDesc) if f.init}
-        product = GemmOperatorDesc(**plain | {"b_tensor": TensorDesc(
+        product = GemmOperatorDesc(**fields_of(GemmOperatorDesc, d) | {"b_tensor": TensorDesc(
             weights.data_type, b.sizes, (*[0] * (len(b.sizes) - 2), 1, weights.sizes[1]))})
         p.include(product.operator.lower(product, p.target), {"b_tensor": dequantized.reading()})
 
