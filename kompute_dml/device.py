@@ -294,7 +294,7 @@ def _after_fork_in_child() -> None:
                         "open devices only after fork(), or start processes by spawn")
     libc = ctypes.CDLL(None)
     if runtimes and hasattr(libc, "on_exit"):
-        # NVIDIA's exit handler crashes in a child. Handlers run in reverse order: C's streams are
+        # A driver's exit handler crashes in a child. Handlers run in reverse order: C's streams are
         # flushed, then _exit(status) skips those of the driver.
         libc.on_exit(libc._exit, None)
         libc.__cxa_atexit(libc.fflush, None, None)
@@ -352,7 +352,7 @@ class Device(SnakeCase):
     ``strict`` refuses the documented extensions to DirectML. A Device is safe to use from several
     threads. ``device.tensor(x)`` copies a tensor from another Device.
 
-    With ``KOMPUTE_DML_HOLD_CLOCK=1`` and NVIDIA's driver, it holds a CUDA context as long as it is
+    With ``KOMPUTE_DML_HOLD_CLOCK=1`` and a GPU with CUDA, it holds a CUDA context as long as it is
     open. Without one, the driver lowers the GPU's clock whenever the host leaves gaps.
 
     Raises :class:`~kompute_dml.NoDeviceError` if there is no such device.

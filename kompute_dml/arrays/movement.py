@@ -531,7 +531,7 @@ def from_dlpack(x: Any, *, device: DeviceLike = None) -> Tensor:
         raise UnsupportedError(
             f"from_dlpack: expected data in the host's memory, but it lies on DLPack's device type "
             f"{kind}; x.cpu() or x.get() brings it there, and kompute_dml.cuda.tensor(x) copies it "
-            "on an NVIDIA GPU")
+            "on a GPU with CUDA")
     return find_device(device).tensor(np.from_dlpack(x))
 
 

@@ -28,7 +28,7 @@ _RUNS = 3
 """Runs that are profiled after the first."""
 _LONGEST_S = 300
 _FOLDERS = ("KOMPUTE_DML_PIPELINES", "__GL_SHADER_DISK_CACHE_PATH", "MESA_SHADER_CACHE_DIR")
-"""Where this package, NVIDIA's driver and Mesa's keep compiled shaders."""
+"""Where this package and drivers keep compiled shaders."""
 _COPY = "transfer"
 """The name of dispatches that copy from and to the host."""
 

@@ -99,7 +99,7 @@ def bench(
 
     Without -i, -r and -t the numbers of samples and dispatches follow from a case's speed.
 
-    On an NVIDIA GPU with CUDA a CUDA context is held during the run, because for Vulkan alone the
+    On a GPU with CUDA a CUDA context is held during the run, because for Vulkan alone the
     driver lowers the clock between submits.
 
     With --as, families have the goals of devices without matrix units. Many of these goals are

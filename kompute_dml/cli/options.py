@@ -48,7 +48,7 @@ _EXAMPLES = {
 """,
     "run": """
   kompute-dml run model.json
-  kompute-dml run model.json -a NVIDIA -i 100 -v 1 --output_path results
+  kompute-dml run model.json -a H200 -i 100 -v 1 --output_path results
 """,
     "selftest": """
   kompute-dml selftest
@@ -56,7 +56,7 @@ _EXAMPLES = {
 """,
     "tune": """
   kompute-dml tune
-  kompute-dml tune -a NVIDIA --seconds 600 --json
+  kompute-dml tune -a H200 --seconds 600 --json
 """,
 }
 

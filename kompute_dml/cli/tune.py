@@ -31,7 +31,7 @@ def tune(
     kompute_dml, and is used from then on. Results of integers never depend on it. Results of floats
     stay within the bounds of accuracy.md.
 
-    On an NVIDIA GPU with CUDA a CUDA context is held during the run, because for Vulkan alone the
+    On a GPU with CUDA a CUDA context is held during the run, because for Vulkan alone the
     driver lowers the clock between submits.
     """
     import json

@@ -188,7 +188,7 @@ def _version(value: int) -> tuple[int, int, int]:
 
 
 def _instance(vk: ModuleType) -> Any:
-    # vkEnumerateInstanceVersion needs Vulkan 1.1, as this package does. SwiftShader refuses
+    # vkEnumerateInstanceVersion needs Vulkan 1.1, as this package does. One driver refuses
     # applications for a newer Vulkan than its own.
     version = min(int(vk.vkEnumerateInstanceVersion()), vk.VK_MAKE_VERSION(1, 3, 0))
     application = vk.VkApplicationInfo(apiVersion=version)
@@ -397,7 +397,7 @@ def _matching(
 
 
 def _plain(uuid: str) -> str:
-    """A UUID as adapters have it. NVIDIA's tools add the prefix GPU and hyphens."""
+    """A UUID as adapters have it. CUDA's tools add the prefix GPU and hyphens."""
     return uuid.lower().removeprefix("gpu-").replace("-", "")
 
 

@@ -1,6 +1,6 @@
 """Rewrites shaders to access buffers as 64-bit numbers, for drivers that run on the CPU.
 
-Mesa loads and stores components one by one, lane by lane. A vector of four words has four
+They load and store components one by one, lane by lane. A vector of four words has four
 components. The same bits as 64-bit numbers have two. So ``uvec4 x[]`` becomes ``u64vec2 x[]``,
 ``uvec2 x[]`` becomes ``uint64_t x[]``, and bitcasts follow the loads and come before the stores.
 """

@@ -227,7 +227,7 @@ void main() {
     }
 
 #ifdef WAY_turns
-    // The words of operands, in the order in which NVIDIA's matrix units take them.
+    // The words of operands, in the order in which matrix units of fragments alike take them.
     uvec4 local_x[DOWN * HEAD_TILES];
     int zero = int(parts >> 31u);  // not known to the compiler, so that the array has an address
     [[unroll]] for (int n = 0; n < DOWN * HEAD_TILES; ++n)

@@ -32,7 +32,7 @@ uint word_of(uvec4 x) {
     return x.x | x.y << 8 | x.z << 16 | x.w << 24;
 }
 
-// The entry is the lowest byte. The mask is free: NVIDIA's shifts are modulo 32.
+// The entry is the lowest byte. The mask is free where shifts are modulo 32 anyway.
 uint found(uint at) {
     return s_table[at / 4u] >> (8u * at & 31u);
 }

@@ -18,7 +18,7 @@ uint first_bytes(uint count) {
 
 // Byte i of word j becomes byte j of word i.
 uvec4 transposed(uvec4 x) {
-    // NVIDIA's compiler merges two or three operations of this form into one instruction.
+    // Operations of this form are one instruction where a GPU has any function of three words' bits.
     uvec2 even = (x.yw << 8) ^ (((x.yw << 8) ^ x.xz) & 0x00FF00FFu);
     uvec2 odd = x.yw ^ ((x.yw ^ (x.xz >> 8)) & 0x00FF00FFu);
     return uvec4((even.x & 0xFFFFu) | (even.y << 16), (odd.x & 0xFFFFu) | (odd.y << 16),

@@ -57,7 +57,7 @@ layout(constant_id = 16) const uint PART_VECTORS = SPLIT_VECTORS;  // a constant
 #endif
 
 // False beyond the last tile. Divisions are slow and avoided if possible. The part of K is computed last:
-// before the tile's place, it made 16 rows a tenth slower with NVIDIA's compiler.
+// before the tile's place, it made 16 rows a tenth slower on an H200.
 bool find_part(out Part p) {
     uint across = (columns - 1u) / TILE_COLUMNS + 1u;
     uint tile = group_index(), part = 0u;

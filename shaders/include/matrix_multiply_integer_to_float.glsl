@@ -11,7 +11,7 @@ layout(constant_id = 13) const bool EXACT_UNITS = false;
 
 // The kinds of operands are bits of one push word, in this order, so that one pipeline serves them all. A
 // shader that is faster with constants defines SPECIALIZED. Each kind is a constant of its own, because
-// NVIDIA's compiler (580.159) crashes on bits of a single constant.
+// there is a compiler that crashes on bits of a single constant.
 #ifdef SPECIALIZED
 layout(constant_id = 1) const bool A_SIGNED = false;
 layout(constant_id = 2) const bool B_SIGNED = false;

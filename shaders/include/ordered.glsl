@@ -12,7 +12,7 @@ uint infinity_of(uint type) {
     return mix(0x7F800000u, 0x7C000000u, BYTES_OF(type) == 2u);
 }
 
-// Selections instead of branches and early returns: SwiftShader takes minutes to compile loops of the latter.
+// Selections instead of branches and early returns: a slow compiler takes minutes for loops of the latter.
 uvec2 integer_precedence(uvec2 bits, uint type, bool least) {
     bool wide = BYTES_OF(type) == 8u;
     uvec2 sign = mix(uvec2(0x80000000u, 0u), uvec2(0u, 0x80000000u), bvec2(wide));

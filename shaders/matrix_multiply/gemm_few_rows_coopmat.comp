@@ -253,7 +253,7 @@ void main() {
                 [[unroll]] for (uint i = 0u; i < STEPS * READS; ++i) found.b_after[i] = next.b_after[i];
             if (A_EACH == 1u)
                 [[unroll]] for (uint i = 0u; i < STEPS * HALVES; ++i) found.a_after[i] = next.a_after[i];
-            // If this had a condition, NVIDIA's compiler would wait for these loads before it multiplies.
+            // If this had a condition, compilers would wait for these loads before they multiply.
             READ(next, min(pass + SUBGROUPS, passes - 1u))
             CONSUME(found, pass)
         }

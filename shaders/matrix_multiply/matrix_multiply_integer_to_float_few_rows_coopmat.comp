@@ -141,7 +141,7 @@ void main() {
     [[unroll]] for (int i = 0; i < READS; ++i) \
         s_slices[slice + (my_line + uint(i) * LINE_STEP) * PITCH + my_vector] = \
             vectors[j * READS + i];
-// Not a loop of one pass, which takes 138 registers instead of 124 with NVIDIA's compiler.
+// Not a loop of one pass, which takes 138 registers instead of 124 on an H200.
 #define MULTIPLY_ALL(read) MULTIPLY(0, read(0))
 #else
 #define SWAP(vectors) \

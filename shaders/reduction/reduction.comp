@@ -58,7 +58,7 @@ WALK(walk_columns, 1)
 
 // A TOTAL accumulates any number of elements, a FEW only some. take() adds an element to a FEW, combine()
 // adds two totals. store_total() and load_total() move WORDS words.
-// "search" is "argument" in chunks. SwiftShader takes minutes to compile it.
+// "search" is "argument" in chunks. A slow compiler takes minutes for it.
 #if defined(KIND_search)
 #define CHUNKS
 #endif

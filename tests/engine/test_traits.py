@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +21,22 @@ from record_plans import ADAPTERS
 
 H200 = ADAPTERS["h200"]
 MAY_BE_LACKING = ("registers", "cooperative_matrices")
+_ROOT = Path(__file__).parents[2]
+_VENDORS = re.compile(
+    r"\b(nvidia|amd|radeon|radv|intel|anv|qualcomm|adreno|turnip|mali|panvk|swiftshader)\b(?!-)",
+    re.I)
+_MAY_NAME_VENDORS = ("runtime/traits.py", "cuda/", "toolchain/")
+"""What knows drivers, CUDA's own interface, and what compiles with other vendors' drivers."""
+
+
+def test_no_code_names_a_vendor() -> None:
+    files = [*(_ROOT / "shaders").rglob("*.comp"), *(_ROOT / "shaders").rglob("*.glsl"),
+             *(p for p in (_ROOT / "kompute_dml").rglob("*.py") if not p.relative_to(
+                 _ROOT / "kompute_dml").as_posix().startswith(_MAY_NAME_VENDORS))]
+    assert len(files) > 500
+    assert [f"{path.relative_to(_ROOT)}:{at}: {line.strip()}" for path in files
+            for at, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+            if _VENDORS.search(line)] == []
 
 
 @pytest.mark.parametrize("name", traits.EMULATED)

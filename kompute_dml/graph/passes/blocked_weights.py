@@ -12,8 +12,8 @@ from ..rewrite import rewrite
 
 @rewrite("blocked_weights",
          "a product of up to 16 rows reads weights of 4 or 8 bits itself, without DEQUANTIZE. K "
-         "is contiguous. On lavapipe it has up to 8 rows, and constants are unpacked as long as "
-         "there is room to keep them", 100)
+         "is contiguous. On a CPU it has up to 8 rows, and constants are unpacked as long as there "
+         "is room to keep them", 100)
 def blocked_weights(g: Nodes) -> None:
     """DEQUANTIZE of a matrix in blocks along K, then GEMM of few rows."""
     most = most_rows(g.traits)
