@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -61,6 +62,10 @@ def end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
+def _ready() -> None:
+    """Nothing, which is done once the models are open."""
+
+
 def _look(content: bytes) -> dict[str, Any]:
     return _models.look(content)
 
@@ -70,12 +75,17 @@ def _say(text: str) -> list[float]:
 
 
 class Processes:
-    """A process for each adapter."""
+    """A process for each adapter, with its models open."""
 
     def __init__(self, clip: str, adapters: list[str]) -> None:
         spawn = multiprocessing.get_context("spawn")
         self.pools = [ProcessPoolExecutor(1, spawn, _open, (clip, a)) for a in adapters]
         self.waiting = [0] * len(adapters)
+        for adapter, opened in zip(adapters, [pool.submit(_ready) for pool in self.pools]):
+            try:
+                opened.result()
+            except BrokenProcessPool:
+                sys.exit(f"the models do not open on {adapter}: the error is above")
 
     async def _call(self, function: Any, argument: Any) -> Any:
         least = self.waiting.index(min(self.waiting))
@@ -149,12 +159,16 @@ def service(workers: Workers, forget: bool = False) -> FastAPI:
         content = await request.body()
         try:
             found = await workers.look(content)
-        except OSError as error:  # Pillow's for what is no picture
-            raise HTTPException(415, f"{name}: {error}") from None
+        except OSError:  # Pillow's for what is no picture
+            raise HTTPException(415, f"{name} is no picture that Pillow reads") from None
         if forget:
             library.clear()
         library.append(Picture(name, content, found))
         return _shown(len(library) - 1)
+
+    @app.get("/pictures")
+    def all_pictures() -> list[dict[str, Any]]:
+        return [_shown(i) for i in range(len(library))]
 
     @app.get("/pictures/{number}")
     def picture(number: int) -> Response:
@@ -206,7 +220,10 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     adapters = options.adapter or [device.uuid for device in dml.list_devices()]
     start = on_ray if options.ray else Processes
-    app = service(start(clip(options.folder), adapters), options.forget)
+    folder = clip(options.folder)
+    print(f"opening the models on {' and '.join(adapters)}", flush=True)
+    app = service(start(folder, adapters), options.forget)
+    print(f"open http://127.0.0.1:{options.port}/ in a browser; Ctrl-C ends it", flush=True)
     uvicorn.run(app, port=options.port, log_level="warning")
 
 

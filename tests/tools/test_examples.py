@@ -299,12 +299,14 @@ def test_pictures_are_found_by_words(
 
     client = TestClient(service.service(Workers()))
     assert "Drop a folder" in client.get("/").text
-    assert client.get("/search?words=a").json() == []
+    assert client.get("/search?words=a").json() == client.get("/pictures").json() == []
     for number, (name, picture) in enumerate(content.items()):
         answer = client.post("/pictures", params={"name": name}, content=picture).json()
         assert answer["number"] == number and answer["name"] == name
         assert client.get(f"/pictures/{number}").content == picture
-    assert client.post("/pictures?name=x", content=b"no picture").status_code == 415
+    refused = client.post("/pictures?name=x", content=b"no picture")
+    assert refused.status_code == 415 and "x is no picture" in refused.text
+    assert [f["name"] for f in client.get("/pictures").json()] == list(content)
     assert client.get("/pictures/2").status_code == 404
     found = client.get("/search", params={"words": "size (9"}).json()
     assert [(f["name"], f["read"]) for f in found] == [("high.png", True), ("wide.png", False)]
@@ -335,6 +337,19 @@ def test_processes_of_models_end_with_the_service(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(
             map(str, (_EXAMPLES.parent, _EXAMPLES, _EXAMPLES / "immich")))})
     assert done.stdout == "True\n", done.stderr
+
+
+def test_models_that_do_not_open_end_the_service(tmp_path: Path) -> None:
+    """Before it has a page, and with their error."""
+    for package in ("fastapi", "uvicorn", "onnx", "PIL"):
+        pytest.importorskip(package, reason=f"examples/immich says what it needs: {package}")
+    done = subprocess.run(
+        [sys.executable, _EXAMPLES / "immich" / "service.py", tmp_path, "--adapter", "cpu"],
+        text=True, capture_output=True, timeout=600,
+        env={**os.environ, "PYTHONPATH": str(_EXAMPLES.parent)})
+    assert done.returncode == 1 and str(tmp_path / "visual") in done.stderr, done.stderr
+    assert done.stderr.endswith("the models do not open on cpu: the error is above\n")
+    assert "in a browser" not in done.stdout
 
 
 @pytest.mark.parametrize("second, kept", [((10, 10, 20, 20), 1), ((200, 200, 40, 40), 2)])
