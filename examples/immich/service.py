@@ -5,19 +5,22 @@ nudenet` first. FOLDER has CLIP's encoders (pictures.py says which; without it s
 random weights). Then open http://127.0.0.1:8000/, and drop a folder of pictures on the page.
 
 Each adapter has a process of its own with all models. A picture goes to the one that has the
-fewest waiting. ``--adapter`` names those to use, and ``--ray`` lets Ray Serve hold the processes.
+fewest waiting, and those that wait there are looked at together. ``--adapter`` names
+the adapters to use, and ``--ray`` lets Ray Serve hold the processes.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import multiprocessing
 import os
 import sys
 import tempfile
 import threading
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -40,14 +43,19 @@ class Workers(Protocol):
     async def say(self, text: str) -> list[float]: ...
 
 
+MOST_AT_ONCE = 16
+"""Pictures that a process looks at in one go. Pillow decodes and resizes them side by side."""
+
 _models: pictures.Models
-"""The models of a process that :class:`Processes` started."""
+_threads: ThreadPoolExecutor
+"""The models and the threads of a process that :class:`Worker` started."""
 
 
 def _open(clip: str, adapter: str) -> None:
-    global _models
+    global _models, _threads
     end_with_parent()
     _models = pictures.Models(clip, adapter)
+    _threads = ThreadPoolExecutor(min(MOST_AT_ONCE, os.cpu_count() or 1))
 
 
 def end_with_parent() -> None:
@@ -66,40 +74,87 @@ def _ready() -> None:
     """Nothing, which is done once the models are open."""
 
 
-def _look(content: bytes) -> dict[str, Any]:
-    return _models.look(content)
+def _look(contents: list[bytes]) -> list[dict[str, Any] | Exception]:
+    return list(_threads.map(_look_at, contents))
+
+
+def _look_at(content: bytes) -> dict[str, Any] | Exception:
+    try:
+        return _models.look(content)
+    except Exception as error:
+        return error
 
 
 def _say(text: str) -> list[float]:
     return _models.say(text)
 
 
+class Worker:
+    """The process of an adapter. Pictures that come while it computes go to it together."""
+
+    def __init__(self, clip: str, adapter: str) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self.process = ProcessPoolExecutor(1, spawn, _open, (clip, adapter))
+        self.pictures: list[tuple[bytes, asyncio.Future[dict[str, Any]]]] = []
+        self.sender: asyncio.Task[None] | None = None
+        self.waiting = 0
+
+    async def look(self, content: bytes) -> dict[str, Any]:
+        answer = asyncio.get_running_loop().create_future()
+        self.pictures.append((content, answer))
+        self.sender = self.sender or asyncio.create_task(self._send())
+        return await answer
+
+    async def say(self, text: str) -> list[float]:
+        return await asyncio.wrap_future(self.process.submit(_say, text))
+
+    async def _send(self) -> None:
+        while self.pictures:
+            batch, self.pictures = self.pictures[:MOST_AT_ONCE], self.pictures[MOST_AT_ONCE:]
+            contents = [content for content, _ in batch]
+            try:
+                results = await asyncio.wrap_future(self.process.submit(_look, contents))
+            except Exception as error:  # the process has ended
+                results = [error] * len(batch)
+            for (_, answer), result in zip(batch, results, strict=True):
+                if answer.done():  # who asked has gone
+                    continue
+                if isinstance(result, Exception):
+                    answer.set_exception(result)
+                else:
+                    answer.set_result(result)
+        self.sender = None
+
+
 class Processes:
     """A process for each adapter, with its models open."""
 
     def __init__(self, clip: str, adapters: list[str]) -> None:
-        spawn = multiprocessing.get_context("spawn")
-        self.pools = [ProcessPoolExecutor(1, spawn, _open, (clip, a)) for a in adapters]
-        self.waiting = [0] * len(adapters)
-        for adapter, opened in zip(adapters, [pool.submit(_ready) for pool in self.pools]):
+        self.workers = [Worker(clip, adapter) for adapter in adapters]
+        ready = [worker.process.submit(_ready) for worker in self.workers]
+        for adapter, opened in zip(adapters, ready, strict=True):
             try:
                 opened.result()
             except BrokenProcessPool:
                 sys.exit(f"the models do not open on {adapter}: the error is above")
 
-    async def _call(self, function: Any, argument: Any) -> Any:
-        least = self.waiting.index(min(self.waiting))
-        self.waiting[least] += 1
+    @contextlib.contextmanager
+    def _least(self) -> Iterator[Worker]:
+        """The worker that the fewest wait for."""
+        worker = min(self.workers, key=lambda worker: worker.waiting)
+        worker.waiting += 1
         try:
-            return await asyncio.wrap_future(self.pools[least].submit(function, argument))
+            yield worker
         finally:
-            self.waiting[least] -= 1
+            worker.waiting -= 1
 
     async def look(self, content: bytes) -> dict[str, Any]:
-        return await self._call(_look, content)
+        with self._least() as worker:
+            return await worker.look(content)
 
     async def say(self, text: str) -> list[float]:
-        return await self._call(_say, text)
+        with self._least() as worker:
+            return await worker.say(text)
 
 
 def on_ray(clip: str, adapters: list[str]) -> Workers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.server
 import importlib.util
 import json
@@ -11,6 +12,7 @@ import sys
 import threading
 import wave
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -312,6 +314,50 @@ def test_pictures_are_found_by_words(
     assert [(f["name"], f["read"]) for f in found] == [("high.png", True), ("wide.png", False)]
     found = client.get("/search", params={"words": "two cats"}).json()
     assert found[0]["alike"] >= found[1]["alike"]
+
+
+def test_pictures_that_wait_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has its own answer or error."""
+    for package in ("fastapi", "onnx", "PIL"):
+        pytest.importorskip(package, reason=f"examples/immich says what it needs: {package}")
+    service = _example("immich/service", "onnxruntime", "cffi")
+    first_came, go_on = threading.Event(), threading.Event()
+    batches: list[list[bytes]] = []
+
+    class Models:
+        def look(self, content: bytes) -> dict[str, Any]:
+            if content == b"first":
+                first_came.set()
+                assert go_on.wait(60)
+            if content == b"bad":
+                raise OSError("no picture")
+            return {"content": content}
+
+    in_one_go = service._look
+
+    def look(contents: list[bytes]) -> Any:
+        batches.append(contents)
+        return in_one_go(contents)
+
+    monkeypatch.setattr(service, "_look", look)
+    monkeypatch.setattr(service, "_models", Models(), raising=False)
+    monkeypatch.setattr(service, "_threads", ThreadPoolExecutor(2), raising=False)
+    monkeypatch.setattr(service, "ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(1))
+    worker = service.Worker("clip", "adapter")
+
+    async def clients() -> list[Any]:
+        contents = [b"first", b"a", b"bad", b"b"]
+        asked = [asyncio.create_task(worker.look(contents[0]))]
+        await asyncio.to_thread(first_came.wait, 60)
+        asked += [asyncio.create_task(worker.look(content)) for content in contents[1:]]
+        await asyncio.sleep(0)
+        go_on.set()
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    first, a, bad, b = asyncio.run(clients())
+    assert batches == [[b"first"], [b"a", b"bad", b"b"]]
+    assert [answer["content"] for answer in (first, a, b)] == [b"first", b"a", b"b"]
+    assert isinstance(bad, OSError)
 
 
 _KILLED = """
