@@ -24,6 +24,7 @@ from ..runtime.adapters import choose
 from ..runtime.kp_engine import import_kp
 from ..toolchain import native
 from ..toolchain.system import ToolchainError
+from . import in_file
 
 __all__ = [
     "VENDOR_ID", "devices", "explain", "get_ep_name", "get_ep_names", "get_library_path",
@@ -135,7 +136,8 @@ def session(
     wanted.add_provider_for_devices([device], texts)
     with provider.decisions() as decisions:
         try:
-            return ort.InferenceSession(model, wanted, enable_fallback=False)
+            return ort.InferenceSession(
+                in_file.model_of(model, wanted), wanted, enable_fallback=False)
         finally:
             if asked.strict:
                 provider.check_strict(decisions)

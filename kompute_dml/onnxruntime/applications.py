@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ValidationError
 from ..runtime.adapters import choose
-from . import get_ep_name, register, report
+from . import get_ep_name, in_file, register, report
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -142,9 +142,10 @@ def _make_with_us(
         as_asked()
         return
     title = _title(path_or_bytes)
+    options = sess_options or importlib.import_module("onnxruntime").SessionOptions()
     with _provider().decisions(quiet=True) as decisions:
         try:
-            _make(session, path_or_bytes, sess_options,
+            _make(session, in_file.model_of(path_or_bytes, options), options,
                   [(get_ep_name(), process.settings.options), _CPU],
                   **{**others, "enable_fallback": 0})
         except Exception as error:

@@ -112,6 +112,20 @@ def dense_line(device: dml.Device, lines: list[str]) -> bool:
     return line.startswith("dense.onnx: ") and f" nodes on {device.adapter.name}, 0 on" in line
 
 
+def test_the_weights_of_a_large_file_stay_there(call: Run, folder: Path) -> None:
+    """Of more than 16 MiB."""
+    w = np.ones((2100, 2100), np.float32)
+    (folder / "large.onnx").write_bytes(model(
+        [node("MatMul", "x w", "y")], [("x", FLOAT, [1, 2100])], [("y", FLOAT, [1, 2100])],
+        {"w": w}))
+    done = call("""
+    s = onnxruntime.InferenceSession("large.onnx")
+    print(len(s._model_bytes) < 1000, s.run(None, {"x": np.ones((1, 2100), "f4")})[0].max())
+    """, KOMPUTE_DML_ORT="claim=all")
+    assert len(told(done)) == 1
+    assert done.stdout.split() == ["True", "2100.0"]
+
+
 def test_the_variable_puts_the_provider_first(call: Run, device: dml.Device) -> None:
     done = call("""
     import importlib.util
