@@ -486,8 +486,8 @@ class _OfHalves(AttentionKernel):
             return "the device has no matrix units for FLOAT16"
         if a.desc.scale < 0:
             return "the scale is negative"
-        if any(n % 16 or n > 256 for n in (a.h.head_size, a.h.value_size)):
-            return "heads are no multiples of 16 elements, up to 256"
+        if any(n % 8 or n > 256 for n in (a.h.head_size, a.h.value_size)):
+            return "heads are no multiples of 8 elements, up to 256"
         if not a.are_aligned:
             return "heads are no aligned vectors of 16 bytes"
         return self.refuses(a, traits)
@@ -539,7 +539,8 @@ class _Tile(_OfHalves):
     def launch(self, a: Attention, traits: DeviceTraits) -> Launch:
         h, own, same = a.h, 16 * self.fragments, traits.fragments_alike
         sizes = h.head_size, h.value_size
-        vectors, strips = self.keys * (sum(sizes) // 8 + 2), self.subgroups * 80
+        padded = 2 * sum(-(-n // 16) for n in sizes)
+        vectors, strips = self.keys * (padded + 2), self.subgroups * 80
         if same:
             vectors = max(vectors, strips)
         else:
@@ -550,7 +551,8 @@ class _Tile(_OfHalves):
             {"LOCAL_SIZE": 32 * self.subgroups, "SUBGROUPS": self.subgroups, "KEYS": self.keys,
              "FRAGMENTS": self.fragments, "HEAD_SIZE": sizes[0], "VALUE_SIZE": sizes[1],
              "BY_KEY": a.adds or bool(a.soft_cap), "BY_ROW": a.by_row,
-             "VECTORS": a.stores_vectors(8), "SAME_PLACES": same, "WHOLE": h.queries % 16 == 0,
+             "VECTORS": a.stores_vectors(8), "SAME_PLACES": same,
+             "WHOLE": h.queries % 16 == 0 and h.head_size % 16 == 0,
              "SPLIT_KEYS": self.split_keys, "AHEAD": self.ahead(a),
              "IDLE": not self.split_keys and a.rows <= self.rows - own,
              "RAGGED": h.keys % self.keys != 0 or a.window > 0},
@@ -646,8 +648,8 @@ class _FewKeys(_OfHalves):
     def refuses(self, a: Attention, traits: DeviceTraits) -> str | None:
         if a.h.keys > _FEW_KEYS or a.longest > _SMALL_VALUES:
             return f"more than {_FEW_KEYS} keys, or {_SMALL_VALUES} elements of a head"
-        if a.h.value_size % 32 or not a.stores_vectors(8):
-            return "outputs are no vectors"
+        if a.h.head_size % 16 or a.h.value_size % 32 or not a.stores_vectors(8):
+            return "heads are no whole tiles, or outputs no vectors"
         if not traits.fragments_alike:
             return "nobody knows where elements of fragments lie"
         if a.h.lengths is not None or a.by_row or a.soft_cap:

@@ -24,7 +24,7 @@
 // Two fragments halve what is read of tiles, but leave no registers for queries of 128 elements. So WAY_turns
 // has the queries in an array that the driver keeps in local memory, in the cache, and reads them again for each
 // tile. Keys and values are stored in turns: each while the other is used. It needs SAME_PLACES, takes neither
-// masks nor biases nor a soft cap, and with CAUSAL needs WHOLE, and whole tiles. With WINDOW, all tiles have
+// masks nor biases nor a soft cap, and with CAUSAL needs fragments of one head, and whole tiles. With WINDOW, all tiles have
 // EDGES: they ask by tile.
 #define PARAMS_BINDING 7
 layout(constant_id = 1) const uint SUBGROUPS = 8u;
@@ -40,7 +40,7 @@ layout(constant_id = 10) const bool SPLIT = false;  // workgroups divide the key
 layout(constant_id = 11) const bool VECTORS = false;  // the output consists of them
 layout(constant_id = 13) const bool SAME_PLACES = false;  // see DeviceTraits.fragments_alike
 layout(constant_id = 14) const bool BY_ROW = false;  // masks or biases depend on the row, too
-layout(constant_id = 15) const bool WHOLE = false;  // each 16 rows belong to one head
+layout(constant_id = 15) const bool WHOLE = false;  // each 16 rows are of one head, and of whole tiles
 layout(constant_id = 16) const bool SPLIT_KEYS = false;  // subgroups take the same rows and divide the keys
 layout(constant_id = 17) const bool IDLE = false;  // some subgroups have no rows
 layout(constant_id = 18) const bool RAGGED = false;  // parts of the keys may end inside a tile
@@ -53,15 +53,17 @@ const uint ROWS = SPLIT_KEYS ? OWN_ROWS : SUBGROUPS * OWN_ROWS;
 const uint SHARES = SPLIT_KEYS ? SUBGROUPS : 1u;
 const uint OWN_KEYS = KEYS / SHARES;
 const int KEY_TILES = int(OWN_KEYS / 16u);
-const int HEAD_TILES = int(HEAD_SIZE / 16u);
-const int VALUE_TILES = int(VALUE_SIZE / 16u);
+// Heads may be half a tile longer than whole ones. That half of keys and queries is 0 in shared memory; that of
+// values holds anything, for its columns of the output are not written.
+const int HEAD_TILES = int((HEAD_SIZE + 15u) / 16u);
+const int VALUE_TILES = int((VALUE_SIZE + 15u) / 16u);
 const int DOWN = int(FRAGMENTS);
 // Rows of a matrix, as an invocation sees them: what it keeps by row. Else it keeps that by element.
 const int LINES = SAME_PLACES ? 2 : 8;
 #define LINE(i) (SAME_PLACES ? (i) / 4 : (i))
 // Rows of vectors of eight elements, with a vector of padding against bank conflicts.
-const uint K_PITCH = HEAD_SIZE / 8u + 1u;
-const uint V_PITCH = VALUE_SIZE / 8u + 1u;
+const uint K_PITCH = 2u * uint(HEAD_TILES) + 1u;
+const uint V_PITCH = 2u * uint(VALUE_TILES) + 1u;
 const uint P_PITCH = OWN_KEYS / 8u + 1u;
 const uint V_AT = KEYS * K_PITCH;
 const uint TILE = KEYS * (K_PITCH + V_PITCH);
@@ -196,6 +198,9 @@ void main() {
     for (uint i = gl_LocalInvocationIndex; !SAME_PLACES && i < 64u; i += INVOCATIONS)
         s_numbers[i] = floatBitsToUint(vec4(4u * i, 4u * i + 1u, 4u * i + 2u, 4u * i + 3u));
 
+    for (uint i = gl_LocalInvocationIndex; HEAD_SIZE % 16u != 0u && i < KEYS; i += INVOCATIONS)
+        s_tile[i * K_PITCH + HEAD_SIZE / 8u] = uvec4(0u);
+
     // Queries: loaded directly, or through the shared memory of the keys.
     RowFragment x[DOWN * HEAD_TILES];
     if (WHOLE)
@@ -329,6 +334,7 @@ void main() {
             vec4 a = strip(at + lane % 2u * 2u), b = strip(at + lane % 2u * 2u + 1u);
             share();
             uint column = uint(n) * 16u + lane % 2u * 8u;
+            if (VALUE_SIZE % 16u != 0u) exists = exists && column < VALUE_SIZE;
             if (SPLIT && exists) {
                 [[unroll]] for (uint e = 0u; e < 4u; ++e) {
                     y_words[y_offset + record + column + e] = floatBitsToUint(a[e]);

@@ -62,6 +62,11 @@ _WORK = [
     (1, 4, 2, 160, 256, (96, 128), "causal"), (1, 2, 2, 48, 170, (96, 128), "none"),
     (2, 4, 2, 70, 100, (48, 64), "keys"), (2, 3, 3, 1, 200, (128, 96), "none"),
     (1, 4, 1, 1, 90, (80, 64), "keys"), (2, 4, 2, 3, 150, (64, 64), "causal"),
+    # heads of half a tile of matrix units
+    (1, 2, 2, 160, 77, (40, 40), "none"), (2, 2, 2, 131, 200, (40, 24), "rows"),
+    (1, 4, 2, 160, 256, (72, 88), "causal"), (1, 2, 2, 50, 170, (120, 104), "none"),
+    (1, 4, 1, 3, 300, (56, 72), "keys"), (1, 2, 2, 70, 130, (64, 40), "keys"),
+    (1, 2, 1, 40, 90, (40, 48), "none"),
 ]
 
 
@@ -165,7 +170,11 @@ def _plan(heads: int, queries: int, keys: int, size: int, kind: str = "float16",
     ((2, 64, 4096, 64), ["attention_coopmat.usual", "attention_combine"]),
     ((64, 1, 4096, 128), ["attention_decode"]),
     ((384, 128, 128, 64), ["attention_few_keys"]),
-    ((40, 300, 300, 40), ["attention_blocks.h64"]),
+    ((40, 300, 300, 40), ["attention_coopmat.usual"]),
+    ((8, 4096, 4096, 40), ["attention_coopmat.usual"]),
+    ((8, 1024, 1024, 80), ["attention_coopmat.usual", "attention_combine"]),
+    ((8, 128, 128, 40), ["attention_coopmat.usual"]),
+    ((40, 300, 300, 36), ["attention_blocks.h64"]),
 ])
 def test_which_kernel_is_taken(work: Any, shaders: list[str]) -> None:
     plan = _plan(*work)
