@@ -1,4 +1,5 @@
-"""A decoder whose caches grow by a row in each run, as optimum exports one, of small operators."""
+"""A decoder whose caches grow by a row in each run: of small operators, as optimum exports one, or
+of those that opset 23 has for decoders."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ _ROTATION = 1000.0
 _LOWEST = -1e9
 
 
-def decoder(shape: Shape, rng: np.random.Generator) -> bytes:
-    """The model with random FLOAT32 weights. Its inputs are ``ids`` and ``positions`` [1, length],
-    ``mask`` [1, total] and ``past.<layer>.<key or value>`` [1, head, past, element], its outputs
-    ``logits`` [1, length, word] and ``now.<layer>.<key or value>``. The ``bits`` of the shape are
-    not read."""
-    return _Maker(shape, rng).model()
+def decoder(shape: Shape, rng: np.random.Generator, *, small: bool = True) -> bytes:
+    """The model with random FLOAT32 weights, of ``small`` operators or of few. Its inputs are
+    ``ids`` and ``positions`` [1, length], ``mask`` [1, total] and ``past.<layer>.<key or value>``
+    [1, head, past, element], its outputs ``logits`` [1, length, word] and ``now.<layer>.<key or
+    value>``. The ``bits`` of the shape are not read."""
+    return (_Maker if small else _FewNodes)(shape, rng).model()
 
 
 def step(shape: Shape, past: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -38,6 +39,8 @@ def _caches(shape: Shape) -> list[str]:
 
 class _Maker:
     """Collects nodes and constants."""
+
+    opset = 18
 
     def __init__(self, shape: Shape, rng: np.random.Generator) -> None:
         self._shape, self._rng = shape, rng
@@ -61,10 +64,11 @@ class _Maker:
             "groups": whole(shape.key_heads), "size": whole(shape.head),
             "all heads": whole(shape.heads), "width": whole(shape.heads * shape.head)}
 
-    def _add(self, op: str, inputs: Sequence[str], y: str, **attributes: object) -> str:
+    def _add(self, op: str, inputs: Sequence[str], y: str, *more: str, **attributes: object) -> str:
+        """A node. ``more`` are the names of its other outputs."""
         from onnx import helper
 
-        self._nodes.append(helper.make_node(op, inputs, [y], name=y, **attributes))
+        self._nodes.append(helper.make_node(op, inputs, [y, *more], name=y, **attributes))
         return y
 
     def _product(self, x: str, y: str, depth: int, columns: int) -> str:
@@ -126,10 +130,9 @@ class _Maker:
         add("Unsqueeze", ["mask.bias", "axis 1"], "mask.3")
         add("Unsqueeze", ["mask.3", "axis 1"], "bias")
 
-    def _layer(self, n: int, x: str) -> str:
+    def _attended(self, n: int, a: str) -> str:
         shape, add = self._shape, self._add
         rows, keys = shape.heads * shape.head, shape.key_heads * shape.head
-        a = self._normal(x, f"{n}.first")
         q, k, v = (
             self._by_head(self._product(a, f"{n}.{part}", shape.width, columns),
                           f"{n}.{part}.heads", count)
@@ -146,9 +149,14 @@ class _Maker:
                      axis=-1)
         y = add("MatMul", [shares, self._repeated(v, f"{n}.v.all")], f"{n}.attention")
         flat = add("Concat", ["batch", "length", "width"], f"{n}.flat", axis=0)
-        y = add("Reshape", [add("Transpose", [y], f"{n}.tokens", perm=[0, 2, 1, 3]), flat],
-                f"{n}.row")
-        x = add("Add", [x, self._product(y, f"{n}.o", rows, shape.width)], f"{n}.middle")
+        return add("Reshape", [add("Transpose", [y], f"{n}.tokens", perm=[0, 2, 1, 3]), flat],
+                   f"{n}.row")
+
+    def _layer(self, n: int, x: str) -> str:
+        shape, add = self._shape, self._add
+        y = self._attended(n, self._normal(x, f"{n}.first"))
+        o = self._product(y, f"{n}.o", shape.heads * shape.head, shape.width)
+        x = add("Add", [x, o], f"{n}.middle")
         a = self._normal(x, f"{n}.second")
         gate = self._product(a, f"{n}.gate", shape.width, shape.inner)
         silu = add("Mul", [gate, add("Sigmoid", [gate], f"{n}.sigmoid")], f"{n}.silu")
@@ -177,5 +185,39 @@ class _Maker:
             [helper.make_tensor_value_info(name, real, None) for name in outputs],
             [numpy_helper.from_array(x, name) for name, x in self._constants.items()])
         model: ModelProto = helper.make_model(
-            graph, ir_version=8, opset_imports=[helper.make_opsetid("", 18)])
+            graph, ir_version=8, opset_imports=[helper.make_opsetid("", self.opset)])
         return model.SerializeToString()
+
+
+class _FewNodes(_Maker):
+    """The same of the operators that opset 23 has for decoders."""
+
+    opset = 23
+
+    def _normal(self, x: str, y: str) -> str:
+        self._constants[f"{y}.w"] = np.ones(self._shape.width, np.float32)
+        return self._add("RMSNormalization", [x, f"{y}.w"], y, axis=-1, epsilon=1e-5)
+
+    def _begin(self) -> None:
+        add, angles = self._add, np.outer(
+            np.arange(self._shape.positions), self._constants["angles"])
+        self._constants |= {
+            "cos": np.cos(angles).astype(np.float32), "sin": np.sin(angles).astype(np.float32),
+            "axes": np.array([1, 2], np.int64)}
+        from onnx import TensorProto
+
+        add("Gather", ["embedding", "ids"], "x")
+        add("Cast", ["mask"], "mask.true", to=TensorProto.BOOL)
+        add("Unsqueeze", ["mask.true", "axes"], "allowed")
+
+    def _attended(self, n: int, a: str) -> str:
+        shape = self._shape
+        rows, keys = shape.heads * shape.head, shape.key_heads * shape.head
+        q, k, v = (self._product(a, f"{n}.{part}", shape.width, columns)
+                   for part, columns in (("q", rows), ("k", keys), ("v", keys)))
+        q, k = (self._add("RotaryEmbedding", [x, "cos", "sin", "positions"], f"{x}.turned",
+                          num_heads=heads) for x, heads in ((q, shape.heads), (k, shape.key_heads)))
+        return self._add(
+            "Attention", [q, k, v, "allowed", f"past.{n}.key", f"past.{n}.value"],
+            f"{n}.attention", f"now.{n}.key", f"now.{n}.value", q_num_heads=shape.heads,
+            kv_num_heads=shape.key_heads, scale=shape.head ** -0.5)

@@ -305,6 +305,18 @@ def growing_kind():
                             ((turns.SEEN_BEFORE, 1 / turns.MOST),), make)
 
 
+def test_a_growing_decoder_is_the_same_of_few_operators():
+    onnxruntime = pytest.importorskip("onnxruntime", "1.24")
+    shape = decoders.Shape("tiny", 2, 32, 4, 2, 8, 48, 16, 32, positions=8)
+    feed = growing.step(shape, 5, np.random.default_rng(1))
+    small, few = (onnxruntime.InferenceSession(
+        growing.decoder(shape, np.random.default_rng(0), small=small),
+        providers=["CPUExecutionProvider"]).run(None, feed) for small in (True, False))
+    assert len(small) == len(few) == 1 + 2 * shape.layers
+    for x, y in zip(few, small):
+        np.testing.assert_allclose(x, y, atol=1e-5)
+
+
 def test_sizes_in_turn_are_new_once_and_compared(monkeypatch, tmp_path):
     kept = tmp_path / "run.json"
     result = bench_models(monkeypatch, [growing_kind()], "--output", kept, "--plot",
