@@ -19,6 +19,7 @@ from ..runtime.shader_library import Variant
 from ..runtime.traits import DeviceTraits
 from . import measured
 from .builder import PlanBuilder
+from .plan import Target
 
 
 class KernelProblem(Protocol):
@@ -139,29 +140,30 @@ def _chosen_before(
     kernels: Sequence[K], problem: KernelProblem, p: PlanBuilder, place: tuple[int, int] | None
 ) -> K | None:
     """The kernel at a place, if it serves."""
-    if place is None or place[0] >= len(kernels) or declined(kernels[place[0]], problem, p):
+    if place is None or place[0] >= len(kernels) or declined(kernels[place[0]], problem, p.target):
         return None
     forms = [*cast("Iterable[K]", kernels[place[0]].forms(problem, p.device))]
     return forms[place[1]] if place[1] < len(forms) else None
 
 
-def declined(kernel: Kernel[P], problem: P, p: PlanBuilder) -> str | None:
-    """Why a kernel cannot compute a problem on the builder's device. None if it can."""
-    reason = kernel.serves(problem, p.device)
+def declined(kernel: Kernel[P], problem: P, target: Target) -> str | None:
+    """Why a kernel cannot compute a problem on a device. None if it can."""
+    traits, library = target.traits, target.library
+    reason = kernel.serves(problem, traits)
     if reason is not None or not (name := kernel.shader(problem)):
         return reason
-    if (reason := p.library.missing(name)) is not None:
+    if (reason := library.missing(name)) is not None:
         return reason
-    invocations, shared = kernel.takes(problem, p.library.get(*name.split(".")), p.device)
-    for count, most, of in ((invocations, p.device.max_invocations, "invocations"),
-                            (shared, p.device.max_shared_memory, "bytes of shared memory")):
+    invocations, shared = kernel.takes(problem, library.get(*name.split(".")), traits)
+    for count, most, of in ((invocations, traits.max_invocations, "invocations"),
+                            (shared, traits.max_shared_memory, "bytes of shared memory")):
         if count > most:
             return f"a workgroup takes {count} {of}, but the device has {most}"
     return None
 
 
 def candidates(
-    kernels: Sequence[K], problem: KernelProblem, p: PlanBuilder
+    kernels: Sequence[K], problem: KernelProblem, target: Target
 ) -> tuple[list[K], list[tuple[str, str]]]:
     """The forms of kernels that can compute a problem, the presumably fastest first, and the names
     of the other kernels with their reasons. Those that are too large for the registers of the
@@ -169,16 +171,16 @@ def candidates(
     able: list[K] = []
     others = []
     for kernel in kernels:
-        if (reason := declined(kernel, problem, p)) is not None:
+        if (reason := declined(kernel, problem, target)) is not None:
             others.append((kernel.name, reason))
             continue
-        forms = [*cast("Iterable[K]", kernel.forms(problem, p.device))]
+        forms = [*cast("Iterable[K]", kernel.forms(problem, target.traits))]
         if not forms:
             others.append((kernel.name, "no form of it fits"))
         able += forms
-    crowded = measured.crowded(p.device.device_class)
+    crowded = measured.crowded(target.traits.device_class)
     return sorted(able, key=lambda k: (
-        k.shader(problem) in crowded, k.estimate(problem, p.device))), others
+        k.shader(problem) in crowded, k.estimate(problem, target.traits))), others
 
 
 def choose(kernels: Sequence[K], problem: KernelProblem, p: PlanBuilder) -> K:
@@ -190,7 +192,7 @@ def choose(kernels: Sequence[K], problem: KernelProblem, p: PlanBuilder) -> K:
     if chosen is not None and chosen.again is not None and (
             kernel := _chosen_before(kernels, problem, p, next(chosen.again, None))) is not None:
         return kernel
-    able, others = candidates(kernels, problem, p)
+    able, others = candidates(kernels, problem, p.target)
     operator = p.desc.operator.name
     if not able:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in others)
@@ -198,7 +200,7 @@ def choose(kernels: Sequence[K], problem: KernelProblem, p: PlanBuilder) -> K:
     taken = p.choose(problem.work, able, lambda k: k.name)
     if chosen is not None and chosen.again is None:
         chosen.places.append(next(
-            (i, j) for i, k in enumerate(kernels) if declined(k, problem, p) is None
+            (i, j) for i, k in enumerate(kernels) if declined(k, problem, p.target) is None
             for j, form in enumerate(k.forms(problem, p.device)) if form == taken))
     if _is_asked():
         estimates = tuple((k.name, k.estimate(problem, p.device)) for k in able)

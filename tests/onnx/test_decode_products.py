@@ -18,7 +18,7 @@ import kompute_dml as dml
 from kompute_dml.graph.passes import decode_products
 from kompute_dml.lowering import measured
 from kompute_dml.onnx.row import MICROSOFT
-from kompute_dml.operators.matrix_multiply import decode
+from kompute_dml.operators.matrix_multiply import decode, decode_kernels
 from onnx_graphs import cpu, model, needs_provider, node
 from provider_tools import last_kernel, session
 from test_gemm import with_figures
@@ -33,8 +33,16 @@ def as_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights stay quantized, and CPUs get the kernel, too."""
     monkeypatch.setenv("KOMPUTE_DML_DISABLE_PASSES", "constant_folding")
     monkeypatch.setattr(decode_products, "ON_CPUS", True)
-    for_all = {"rows": decode.MOST_ROWS, "products": 1}
+    for_all = {"rows": decode_kernels.MOST_ROWS, "products": 1}
     with_figures(monkeypatch, gemm_decode=for_all, gemm_decode_plain=for_all)
+
+
+def _product(rows: int, bits: int = 4, block: int = 16, k: int = 64, columns: int = 64) -> Any:
+    """What is asked of a product's description."""
+    return SimpleNamespace(
+        a_tensor=dml.TensorDesc("float16", (1, 1, rows, k)), block_size=block,
+        b_tensor=dml.TensorDesc({4: "uint4", 8: "uint8", 16: "float16"}[bits], (1, 1, k, columns)),
+        output_tensor=dml.TensorDesc("float16", (1, 1, rows, columns)))
 
 
 @pytest.mark.parametrize(("rows", "served"), [(1, True), (2, True), (3, False), (4, False)])
@@ -43,9 +51,7 @@ def test_registers_of_the_devices_class_decide(
 ) -> None:
     monkeypatch.setattr(measured, "crowded", lambda kind: {
         f"gemm_decode.{math}.r4.p1" for math in ("halves", "floats")})
-    y = dml.TensorDesc("float16", (1, 1, rows, 64))
-    found = SimpleNamespace(output_tensor=y, b_scale_tensor=y)
-    assert decode.serves(device.target, [found]) == served
+    assert decode.serves(device.target, [_product(rows)]) == served
 
 
 @pytest.mark.parametrize(("rows", "products", "served"), [
@@ -54,9 +60,20 @@ def test_what_was_measured_decides(
     device: dml.Device, monkeypatch: pytest.MonkeyPatch, rows: int, products: int, served: bool
 ) -> None:
     with_figures(monkeypatch, gemm_decode={"rows": 2, "products": 2})
-    y = dml.TensorDesc("float16", (1, 1, rows, 64))
-    found = SimpleNamespace(output_tensor=y, b_scale_tensor=y)
-    assert decode.serves(device.target, [found] * products) == served
+    assert decode.serves(device.target, [_product(rows)] * products) == served
+
+
+@pytest.mark.parametrize(("rows", "bits", "block", "k", "served"), [
+    (1, 4, 32, 64, True), (1, 4, 32, 128, False), (2, 4, 32, 64, False), (1, 4, 16, 64, False),
+    (1, 8, 32, 64, False), (1, 16, 0, 64, False)])
+def test_the_kernel_of_one_row_is_for_few_elements(
+    device: dml.Device, monkeypatch: pytest.MonkeyPatch, rows: int, bits: int, block: int, k: int,
+    served: bool,
+) -> None:
+    least = {"products": 4}
+    with_figures(monkeypatch, gemm_decode=least, gemm_decode_plain=least,
+                 gemm_decode_row={"elements": 3 * 64 * 64})
+    assert decode.serves(device.target, [_product(rows, bits, block, k)] * 3) == served
 
 
 class _Graph:
@@ -93,8 +110,8 @@ class _Graph:
             "SimplifiedLayerNormalization", f"{x} {y}.g", y, axis=-1, epsilon=1e-5, stash_type=1))
 
     def check(self, x: np.ndarray, outputs: list[str], more: dict[str, np.ndarray],
-              operators: list[str]) -> None:
-        """The same results as the CPU provider's, by these operators."""
+              operators: list[str], shader: str = "") -> None:
+        """The same results as the CPU provider's, by these operators and this shader."""
         given = {"x": x, **more}
         infos = [(n, _HALF, v.shape) for n, v in given.items()]
         built = model(self.nodes, infos, [
@@ -108,6 +125,14 @@ class _Graph:
             np.testing.assert_allclose(ours / scale, theirs / scale, atol=3e-3)
         (plan,) = last_kernel().region._plans.values()
         assert plan.operators == operators
+        assert not shader or shader in {v.split(".")[0] for v in plan.variants}
+
+
+def _shader(bits: int, block: int, rows: int) -> str:
+    """Of few elements."""
+    if bits == 16:
+        return "gemm_decode_plain"
+    return "gemm_decode_row" if rows == 1 and bits == 4 and block >= 32 else "gemm_decode"
 
 
 def _rows(rng: np.random.Generator, count: int, depth: int = _K) -> np.ndarray:
@@ -115,8 +140,9 @@ def _rows(rng: np.random.Generator, count: int, depth: int = _K) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("bits", "block", "zeros", "rows"), [
-    (4, 32, False, 1), (4, 16, True, 2), (4, 128, True, 3), (8, 32, False, 8), (8, 16, True, 1),
-    (16, 0, False, 1), (16, 0, False, 3), (16, 0, False, 8),
+    (4, 32, False, 1), (4, 64, True, 1), (4, 16, True, 1), (4, 16, True, 2),
+    (4, 128, True, 3), (8, 32, False, 8), (8, 16, True, 1), (16, 0, False, 1),
+    (16, 0, False, 3), (16, 0, False, 8),
 ])
 def test_normalized_rows_by_three_matrices(
     bits: int, block: int, zeros: bool, rows: int, rng: np.random.Generator
@@ -125,26 +151,28 @@ def test_normalized_rows_by_three_matrices(
     g.norm("x", "a", _K)
     for name, columns in (("q", 64), ("k", 32), ("v", 48)):
         g.product("a", name, _K, columns)
-    g.check(_rows(rng, rows), ["q", "k", "v"], {}, ["DECODE_PRODUCT"])
+    g.check(_rows(rng, rows), ["q", "k", "v"], {}, ["DECODE_PRODUCT"], _shader(bits, block, rows))
 
 
-@pytest.mark.parametrize("bits", [4, 16])
-def test_a_swiglu(bits: int, rng: np.random.Generator) -> None:
-    g = _Graph(rng, bits, 32, False)
+@pytest.mark.parametrize(("bits", "rows", "zeros"), [
+    (4, 2, False), (16, 2, False), (4, 1, False), (4, 1, True)])
+def test_a_swiglu(bits: int, rows: int, zeros: bool, rng: np.random.Generator) -> None:
+    g = _Graph(rng, bits, 32, zeros)
     g.norm("x", "a", _K)
     g.product("a", "gate", _K, 96)
     g.product("a", "up", _K, 96)
     g.nodes += [node("Sigmoid", "gate", "s"), node("Mul", "gate s", "silu"),
                 node("Mul", "up silu", "y")]
-    g.check(_rows(rng, 2), ["y"], {}, ["DECODE_PRODUCT"])
+    g.check(_rows(rng, rows), ["y"], {}, ["DECODE_PRODUCT"], _shader(bits, 32, rows))
 
 
-@pytest.mark.parametrize("bits", [4, 16])
-def test_a_product_and_a_sum(bits: int, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize(("bits", "rows"), [(4, 2), (16, 2), (4, 1)])
+def test_a_product_and_a_sum(bits: int, rows: int, rng: np.random.Generator) -> None:
     g = _Graph(rng, bits, 32, False)
     g.product("x", "p", _K, 64)
     g.nodes.append(node("Add", "r p", "y"))
-    g.check(_rows(rng, 2), ["y"], {"r": _rows(rng, 2, 64)}, ["DECODE_PRODUCT"])
+    g.check(_rows(rng, rows), ["y"], {"r": _rows(rng, rows, 64)}, ["DECODE_PRODUCT"],
+            _shader(bits, 32, rows))
 
 
 @pytest.mark.parametrize("bits", [4, 16])
@@ -168,20 +196,32 @@ def test_what_the_kernel_does_not_take(
     g.check(_rows(rng, 1, depth), ["y"], {}, ["GEMM"])
 
 
-@pytest.mark.parametrize("bits", [4, 8, 16])
-def test_workgroups_take_turns_at_tiles(bits: int, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize(("bits", "rows"), [(4, 2), (8, 2), (16, 2), (4, 1)])
+def test_workgroups_take_turns_at_tiles(bits: int, rows: int, rng: np.random.Generator) -> None:
     g = _Graph(rng, bits, 32, False)
     g.norm("x", "a", _K)
     for name, columns in (("q", 8192), ("k", 64), ("v", 4096)):
         g.product("a", name, _K, columns)
-    g.check(_rows(rng, 2), ["q", "k", "v"], {}, ["DECODE_PRODUCT"])
+    g.check(_rows(rng, rows), ["q", "k", "v"], {}, ["DECODE_PRODUCT"], _shader(bits, 32, rows))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1e4])
+def test_one_row_of_any_size(scale: float, rng: np.random.Generator) -> None:
+    """Parts of a row are multiplied by powers of 2, and so are neither too small nor too large."""
+    g = _Graph(rng, 4, 128, True)
+    g.norm("x", "a", 8192)
+    g.product("a", "y", 8192, 32)
+    x = (_rows(rng, 1, 8192) * np.float32(scale)).astype(np.float16)
+    x[0, 0, :32] = 0
+    g.check(x, ["y"], {}, ["DECODE_PRODUCT"], "gemm_decode_row")
 
 
 @pytest.mark.parametrize(("bits", "zeros"), [(4, True), (8, False)])
 def test_devices_without_float16_arithmetic(
     bits: int, zeros: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decode, "_math", lambda p, suffix: "floats")
+    monkeypatch.setattr(decode, "KERNELS", tuple(
+        k for k in decode_kernels.KERNELS if k.name == "blocks-floats"))
     g = _Graph(rng, bits, 64, zeros)
     g.product("x", "y", _K, 32)
     g.check(_rows(rng, 1), ["y"], {}, ["DECODE_PRODUCT"])

@@ -68,10 +68,10 @@ def records(plan: RecordedPlan) -> list[Any]:
     return [steps, plan.shapes, plan.dtypes, plan.kept]
 
 
-def _in_order(kernels: Any, problem: Any, p: Any) -> tuple[list[Any], list[tuple[str, str]]]:
+def _in_order(kernels: Any, problem: Any, target: Any) -> tuple[list[Any], list[tuple[str, str]]]:
     """The kernels that serve, whatever time they take."""
-    return [form for k in kernels if kernel.declined(k, problem, p) is None
-            for form in k.forms(problem, p.device)], []
+    return [form for k in kernels if kernel.declined(k, problem, target) is None
+            for form in k.forms(problem, target.traits)], []
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

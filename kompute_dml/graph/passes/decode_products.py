@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...desc import TensorDesc
-from ...operators.matrix_multiply import decode
+from ...operators.matrix_multiply import decode, decode_kernels
 from ...operators.matrix_multiply.blocked_weights import BlockedGemmDesc
 from ..memory import Storage
 from ..node import OTHER, Node, Nodes, alike, class_of, fused_by
@@ -31,7 +31,7 @@ def decode_products(g: Nodes) -> None:
             groups.setdefault(_key(node), []).append(node)
     for group in groups.values():
         while group:
-            count = next((n for n in range(min(len(group), decode.MOST_PARTS), 0, -1)
+            count = next((n for n in range(min(len(group), decode_kernels.MOST_PARTS), 0, -1)
                           if decode.serves(g.target, [node.desc for node in group[:n]])),
                          None)
             if count is None:
@@ -82,7 +82,7 @@ def _join(g: Nodes, group: list[Node]) -> None:
         storages |= {"a_tensor": norm.storages["input_tensor"],
                      "gamma_tensor": norm.storages["scale_tensor"]}
     for n, node in enumerate(group):
-        for slot, to in zip(decode.slots(0), decode.slots(n)):
+        for slot, to in zip(decode_kernels.slots(0), decode_kernels.slots(n)):
             if slot in node.storages and not (gated and "output" in slot):
                 fields[to], storages[to] = node.tensor(slot), node.storages[slot]
     if gated is not None:
