@@ -88,7 +88,7 @@ def _desc(shape: tuple[int, int, int, int], a_layout: str, b_layout: str, owned:
 
 def candidates(desc: Any, target: Target) -> list[IntegerKernel]:
     """The kernels that can compute a product, the presumably fastest first."""
-    able, _ = kernels.candidates(KERNELS, Product(desc), PlanBuilder(target, desc))
+    able, _ = kernels.candidates(KERNELS, Product(desc), target)
     return able
 
 
