@@ -147,6 +147,8 @@ def _probes(job: Job) -> list[tuple[str, bool]]:
             ("vulkan-validationlayers", Path(LAYER).is_file()),
             ("spirv-tools", _has_program("", "spirv-val")),
         ]
+        if shutil.which("apt-get"):  # elsewhere a test of its completion is left out
+            probes.append(("fish", _has_program("", "fish")))
     return probes
 
 

@@ -1,7 +1,6 @@
 """Packages that know nothing of tensors take them: SciPy, pandas, Matplotlib and scikit-learn. Each
 call gives what it gives for NumPy's arrays. IPython shows tensors, and completes their names.
-
-`pip install scipy pandas matplotlib scikit-learn ipython` first: without them these are skipped."""
+Without these packages the tests are skipped."""
 
 from __future__ import annotations
 
