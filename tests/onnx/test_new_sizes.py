@@ -252,6 +252,11 @@ CASES += [
                mrope_section=[2, 1, 1]),
 ]
 
+CROP = Case("Resize", IMAGE, np.float32([0, 0, 0.1, 0.2, 1, 1, 0.9, 1]), np.float32([]),
+            _ints(1, 8, 24, 24), mode="linear",
+            coordinate_transformation_mode="tf_crop_and_resize")
+"""What is planned for each size."""
+
 _UNTYPED = (*_LEGACY, "GroupNormalization", "SimplifiedLayerNormalization", "SwiGLU",
             "CausalConvWithState", "LinearAttention")
 """Operators of which ONNX does not infer the type of the result."""
@@ -274,7 +279,8 @@ ConvTranspose and MultiHeadAttention."""
 _OTHERS = {*_BY_VALUES, *_BY_ATTRIBUTES, *_BY_LENGTHS}
 
 
-def region_of(case: Case, device: dml.Device) -> Region:
+def model_of(case: Case) -> onnx.ModelProto:
+    """A model of the node."""
     names, given, constants = [], [], []
     for i, x in enumerate(case.inputs):
         name = f"x{i}"
@@ -294,9 +300,12 @@ def region_of(case: Case, device: dml.Device) -> Region:
     graph = helper.make_graph([node], "sizes", given, [
         helper.make_tensor_value_info(y, case.result, None) if case.domain or case.op in _UNTYPED
         else helper.make_empty_tensor_value_info(y) for y in outputs], constants)
-    built = onnx.shape_inference.infer_shapes(
+    return onnx.shape_inference.infer_shapes(
         helper.make_model(graph, opset_imports=imports, ir_version=10))
-    read_graph = read(built)
+
+
+def region_of(case: Case, device: dml.Device) -> Region:
+    read_graph = read(model_of(case))
     nodes = fuse(read_graph)
     found = place(nodes, device)
     assert not found.reasons, list(found.reasons.values())

@@ -26,7 +26,7 @@ from kompute_dml.onnx.placement import place
 from kompute_dml.onnx.region import Region
 from plans import without_pipelines
 from record_plans import targets
-from test_new_sizes import CASES, Case, region_of, shapes_of
+from test_new_sizes import CASES, CROP, IMAGE, Case, model_of, region_of, shapes_of
 
 _SIZES = 12
 _rng = np.random.default_rng(38)
@@ -35,17 +35,10 @@ _FEW: dict[str, int] = {}
 """The most traces for all sizes, where these are more than six."""
 
 
-def _is_open(case: Case) -> bool:
-    """Whether a plan serves many sizes. It does not where tables follow from the sizes of an image,
-    or where the scale does because the size of the result is the same for all."""
-    fixed = case.op == "Resize" and case.inputs[-1].dtype == np.int64
-    return case.op != "GridSample" and case.attributes.get("mode") != "cubic" and not fixed
-
-
 _TAKEN = ("AffineGrid", "Col2Im")
 """Operators whose lowerings take the numbers of these sizes."""
-_FOLDED = ("RotaryEmbedding",)
-"""What is made once of constants where the sizes are settled."""
+_FOLDED = ("RotaryEmbedding", "GridSample", "Resize")
+"""What is made once of constants, or is computed on the host, where the sizes are settled."""
 
 
 def records(plan: RecordedPlan) -> list[Any]:
@@ -94,17 +87,16 @@ def test_words_are_those_of_a_plan_for_the_sizes_alone(
         if case.op not in _FOLDED:
             assert records(ours) == records(alone), named
         at_once.compare(ours)
-        if _is_open(case) and shapes != shapes_of(case, _TURNS[turn - 1]):
+        if shapes != shapes_of(case, _TURNS[turn - 1]):
             assert turn == 0 or ours.common is not None, region._open.declined
         planned = region.planned - turn - 1
-    if _is_open(case):
-        assert planned <= _FEW.get(case.op, 6), _settled(region)
-        sized = any(plan.sized for plan in region._open.plans)
-        assert at_once.compared or sized or case.op in _TAKEN
+    assert planned <= _FEW.get(case.op, 6), _settled(region)
+    sized = any(plan.sized for plan in region._open.plans)
+    assert at_once.compared or sized or case.op in _TAKEN
 
 
 @pytest.mark.parametrize("target", ["h200", "no_matrix_units"])
-@pytest.mark.parametrize("case", [c for c in CASES if _is_open(c)], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_no_operator_is_lowered_for_each_size(
     case: Case, target: str, own: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,12 +138,10 @@ def test_explain_says_which_node_keeps_a_plan_from_all_sizes(
 ) -> None:
     without_pipelines(monkeypatch)
     monkeypatch.setenv("KOMPUTE_DML_EXPLAIN", "1")
-    resize, tokens = (region_of(next(c for c in CASES if c.op == op and _is_open(c) == is_open),
-                                device) for op, is_open in (("Resize", False), ("Softmax", True)))
-    for region, rank in ((resize, 4), (tokens, 4)):
+    resize, tokens = (region_of(c, device) for c in (CROP, Case("Softmax", IMAGE, axis=1)))
+    for region in (resize, tokens):
         for n in (20, 21, 22):
-            shape = (1, 8, n, n + 1)[-rank:]
-            region.plan([np.empty(shape, np.float32)])
+            region.plan([np.empty((1, 8, n, n + 1), np.float32)])
     said = [line for line in capsys.readouterr().err.splitlines() if "many sizes" in line]
     assert len(said) == 1 and "Resize" in said[0]
     assert not resize._open.plans and len(tokens._open.plans) == 1
@@ -241,3 +231,44 @@ def test_what_shapes_say_is_made_on_the_device_in_any_size(
         expected = (x + table[:n]) * np.arange(n, dtype=np.float32)[:, None] / np.float32(n)
         np.testing.assert_allclose(y, expected, 1e-6, 1e-6, err_msg=str(n))
     assert region.planned == 2, region._open.reasons()
+
+
+_TABLES = [
+    *[Case("GridSample", IMAGE, "f 1 t 4 2", mode=mode, padding_mode=padding, align_corners=ends)
+      for mode in ("linear", "nearest", "cubic") for padding in ("zeros", "border", "reflection")
+      for ends in (0, 1)],
+    *[Case("Resize", IMAGE, np.float32([]), np.float32([]), np.int64([1, 8, 24, 17]), mode=mode,
+           coordinate_transformation_mode=coordinates)
+      for mode in ("linear", "nearest", "cubic")
+      for coordinates in ("half_pixel", "asymmetric", "align_corners", "half_pixel_symmetric",
+                          "pytorch_half_pixel")],
+    *[Case("Resize", IMAGE, np.float32([]), np.float32([1, 1, *scales]), mode="cubic", **more)
+      for scales in ((2, 2), (1.5, 0.75), (0.5, 1)) for more in (
+          {}, {"exclude_outside": 1}, {"cubic_coeff_a": -0.5},
+          {"coordinate_transformation_mode": "half_pixel_symmetric"})],
+    *[Case("Resize", IMAGE, np.float32([]), np.float32([1, 1, 0.5, 0.4]), mode=mode, antialias=1)
+      for mode in ("linear", "cubic")],
+    *[Case("Resize", IMAGE, np.float32([]), np.float32([]), np.int64([1, 8, 5, 90]), mode="nearest",
+           nearest_mode=rounding)
+      for rounding in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")],
+]
+
+
+@pytest.mark.parametrize("case", _TABLES, ids=lambda c: " ".join(
+    [c.op, *map(str, c.attributes.values()), *[str(x) for x in c.inputs[-1:]]]))
+def test_tables_that_sizes_tell_are_computed_on_the_device(
+    case: Case, device: dml.Device, rng: np.random.Generator
+) -> None:
+    """Places and weights of elements equal ONNX Runtime's in any size, by few plans."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    session = onnxruntime.InferenceSession(
+        model_of(case).SerializeToString(), providers=["CPUExecutionProvider"])
+    region = region_of(case, device)
+    names = [x.name for x in session.get_inputs()]
+    turns = [dict(zip("hwt", rng.integers(6, 40, 3).tolist())) for _ in range(5)]
+    for named in turns:
+        inputs = [rng.uniform(-1.5, 1.5, shape).astype(np.float32)
+                  for shape in shapes_of(case, named)]
+        (y,), (expected,) = region.run(inputs), session.run(None, dict(zip(names, inputs)))
+        np.testing.assert_allclose(y, expected, 1e-4, 1e-4, err_msg=str(named))
+    assert region.planned <= 4 and not region._open.declined, region._open.reasons()

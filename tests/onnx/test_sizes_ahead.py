@@ -15,11 +15,10 @@ from kompute_dml.graph.ahead import Survey, sizes_around
 from kompute_dml.graph.open_operator import OpenOperator
 from kompute_dml.onnx import region as region_module
 from kompute_dml.onnx.region import Region
-from test_new_sizes import CASES, Begun, Case, as_gpu, plan, region_of, shapes_of
+from test_new_sizes import CASES, CROP, Begun, Case, as_gpu, plan, region_of, shapes_of
 
 _SIZES, _NEXT = (20, 36, 52), (24, 40, 56)
 _SOFTMAX = Case("Softmax", "f 1 8 h w", axis=3)
-_RESIZE = next(c for c in CASES if c.op == "Resize" and c.attributes["mode"] == "cubic")
 
 
 def test_sizes_around_are_longer_and_shorter_and_of_vectors_or_not() -> None:
@@ -63,7 +62,7 @@ def _first_two(
     return region, begun
 
 
-@pytest.mark.parametrize("case", [_SOFTMAX, _RESIZE], ids=str)
+@pytest.mark.parametrize("case", [_SOFTMAX, CROP], ids=str)
 def test_second_sizes_show_that_sizes_change(
     case: Case, reused: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,7 +78,7 @@ def test_second_sizes_show_that_sizes_change(
     assert begun.ahead == expected, "these sizes came before"
 
 
-@pytest.mark.parametrize("case", [_SOFTMAX, _RESIZE], ids=str)
+@pytest.mark.parametrize("case", [_SOFTMAX, CROP], ids=str)
 @pytest.mark.parametrize("switch", ["", "ahead"])
 def test_a_cpu_compiles_nothing_ahead_nor_does_who_leaves_that_out(
     case: Case, switch: str, reused: dml.Device, monkeypatch: pytest.MonkeyPatch
@@ -89,7 +88,7 @@ def test_a_cpu_compiles_nothing_ahead_nor_does_who_leaves_that_out(
     assert not _first_two(case, reused, monkeypatch)[1].ahead
 
 
-@pytest.mark.parametrize("case", [_SOFTMAX, _RESIZE], ids=str)
+@pytest.mark.parametrize("case", [_SOFTMAX, CROP], ids=str)
 def test_what_goes_wrong_for_sizes_that_did_not_come_is_nobodys_error(
     case: Case, reused: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,9 +130,9 @@ def test_a_large_region_looks_at_few_sizes_or_none(
     counts = []
     for most in (2, 0):
         monkeypatch.setattr(region_module, "_NODES_AHEAD", most)
-        region, _ = _first_two(_RESIZE, reused, monkeypatch)
+        region, _ = _first_two(CROP, reused, monkeypatch)
         for n in range(1, 5):
-            plan(_RESIZE, region, (20 + 16 * n, 36 + 16 * n, 52))
+            plan(CROP, region, (20 + 16 * n, 36 + 16 * n, 52))
         counts.append(len(looked))
     assert counts == [2 * ahead.FIRST_SIZES] * 2
     assert len({*looked}) == len(looked)

@@ -14,6 +14,7 @@ from ...errors import ValidationError
 from ...graph.array import Array
 from ...graph.builder import Builder
 from ...layout import packed_strides, product
+from ...sizes import is_open, numbers
 from ..graph import OnnxNode
 from ..lowerings import Inputs, converted, emit_elementwise, given, host
 from ..row import MICROSOFT, Mapping
@@ -26,6 +27,8 @@ _NAMES = {"bilinear": "linear", "bicubic": "cubic"}
 """What versions before 20 call them."""
 _KEYS = -0.75
 """The free coefficient of the cubic kernel."""
+_FAR = float(1 << 24)
+"""Beyond all elements whose places are FLOAT32."""
 
 
 def refusal(node: OnnxNode) -> str | None:
@@ -79,7 +82,7 @@ def grid_sample(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]
                 builder, "CAST", [y], _FLOAT, {})
         total = None
         for place, weight in axes[0].neighbours:
-            step = builder.constant(np.array(steps[0], _INDEX))
+            step = builder.numbers(numbers(steps[:1]), _INDEX)
             at = emit_elementwise(builder, "ELEMENT_WISE_MULTIPLY", [place, step], _INDEX, {})
             if index is not None:
                 at = emit_elementwise(builder, "ELEMENT_WISE_ADD", [index, at], _INDEX, {})
@@ -101,11 +104,13 @@ class _Axis:
 
     def __init__(self, builder: Builder, node: OnnxNode, at: Array, size: int) -> None:
         read = node.attributes.get
-        self._builder, self._size, mode = builder, size, _mode(node)
+        self._builder, self._last, mode = builder, size - 1, _mode(node)
         self.padding = read("padding_mode", "zeros")
         aligned = bool(read("align_corners", 0))
-        self._low, self._high = (0.0, size - 1.0) if aligned else (-0.5, size - 0.5)
-        at = self._line(at, (self._high - self._low) / 2, (size - 1) / 2)
+        self._reach = size - 1 if aligned else size
+        """From the first to the last place. The first is 0, or half an element before it."""
+        self._low = 0.0 if aligned else -0.5
+        at = self._line(at, self._half(self._reach), self._half(self._last))
         if mode == "nearest":
             at = self._of("ROUND", at, rounding_mode=0)
         # The cubic kernel's four elements are each brought to the border, as ONNX Runtime does.
@@ -138,24 +143,46 @@ class _Axis:
         if self.padding == "zeros":
             return at
         if self.padding == "border":
-            return self._of("CLIP", at, min=0.0, max=self._size - 1.0)
-        if (reach := self._high - self._low) == 0:
+            return self._clipped(at, self._last)
+        reach = self._reach
+        if reach == 0:
             return self._line(at, 0, 0)
         distance = self._of("ABS", self._line(at, 1, -self._low))
-        turns = self._of("FLOOR", self._line(distance, 0.5 / reach, 0))
-        within = self._of("SUBTRACT", distance, self._line(turns, 2 * reach, 0))
-        return self._line(self._of("ABS", self._line(within, 1, -reach)), -1, self._high)
+        turns = self._of("FLOOR", self._line(distance, self._inverse(2 * reach), 0))
+        within = self._of("SUBTRACT", distance, self._line(turns, self._half(4 * reach), 0))
+        turned = self._of("ABS", self._line(within, 1, self._half(-2 * reach)))
+        return self._line(turned, -1, self._half(2 * reach + int(2 * self._low)))
 
     def _index(self, at: Array) -> Array:
         """Of whole numbers; of zeros there is one at each end."""
-        low, high = 0.0, self._size - 1.0
+        last = self._last
         if self.padding == "zeros":
-            at, high = self._line(at, 1, 1), self._size + 1.0
-        at = self._of("CLIP", self._inside(at) if self.padding == "reflection" else at,
-                      min=low, max=high)
+            at, last = self._line(at, 1, 1), self._last + 2
+        at = self._clipped(self._inside(at) if self.padding == "reflection" else at, last)
         return emit_elementwise(self._builder, "CAST", [at], _INDEX, {})
 
-    def _line(self, x: Array, scale: float, bias: float) -> Array:
+    def _clipped(self, at: Array, last: int) -> Array:
+        if is_open(last):
+            return self._of("MIN", self._of("CLIP", at, min=0.0, max=_FAR), self._number(last))
+        return self._of("CLIP", at, min=0.0, max=float(last))
+
+    def _number(self, n: int) -> Array:
+        return self._builder.numbers(numbers([n]), _FLOAT)
+
+    def _half(self, n: int) -> float | Array:
+        """Half of a number. Of an open one it is on the device."""
+        return self._line(self._number(n), 0.5, 0) if is_open(n) else n / 2
+
+    def _inverse(self, n: int) -> float | Array:
+        """1 / n, in the same way."""
+        return self._of("RECIP", self._number(n)) if is_open(n) else 1 / n
+
+    def _line(self, x: Array, scale: float | Array, bias: float | Array) -> Array:
+        if isinstance(scale, Array):
+            x, scale = self._of("MULTIPLY", x, scale), 1.0
+        if isinstance(bias, Array):
+            x = x if scale == 1 else self._line(x, scale, 0)
+            return self._of("ADD", x, bias)
         return self._of("IDENTITY", x, scale_bias=ScaleBias(scale, bias))
 
     def _of(self, operator: str, *arrays: Array, **attributes: Any) -> Array:
