@@ -26,7 +26,7 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from ..desc import TensorDesc
-from ..errors import DmlError, OutOfMemoryError
+from ..errors import DeviceLostError, DmlError, OutOfMemoryError
 from ..graph.array import Array
 from ..graph.expression import Expression, Graph, _array, _expression
 from ..graph.open_plan import OpenBuilder, OpenPlan
@@ -804,7 +804,7 @@ def _called(node: Node, values: dict[Node, Any]) -> Any:
             raise Refused(node, "of a tensor that is not packed")
     try:
         return lowering(*args, **kwargs)
-    except OutOfMemoryError:
+    except (OutOfMemoryError, DeviceLostError):
         raise
     except (DmlError, Unsupported, AttributeError, TypeError) as error:
         described = ", ".join(map(repr, args))

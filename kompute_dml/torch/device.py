@@ -19,7 +19,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 import kompute_dml as dml
 
-from ..errors import DmlError, OutOfMemoryError
+from ..errors import DeviceLostError, DmlError, OutOfMemoryError
 from ..layout import extent
 from ..runtime.heap import Allocation
 from . import fallback, memory, tape
@@ -134,6 +134,7 @@ def run(op: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 @memory.raises_as_torch
 def dispatch(op: Operator, *args: Any, **kwargs: Any) -> Any:
     """Run an operator on tensors of the device."""
+    memory.device()  # it may be gone
     data = _OF_NUMBERS.get(op)
     if data is not None and all(
             x.dtype == torch.float32 and x.device.type == memory.NAME for x in args[0]):
@@ -145,7 +146,7 @@ def _dispatch(op: Operator, *args: Any, **kwargs: Any) -> Any:
     if op in LOWERINGS:
         try:
             return run(op, args, kwargs)
-        except OutOfMemoryError:
+        except (OutOfMemoryError, DeviceLostError):
             raise
         except (Unsupported, DmlError) as error:
             return on_host(op, args, kwargs, str(error))
@@ -299,7 +300,7 @@ def _to_copy(x: torch.Tensor, *, dtype: torch.dtype | None = None,
         return memory.adopt(None, x.shape, dtype)
     try:
         return wrapped(cast(v, dtype), [v.data.allocation])
-    except OutOfMemoryError:
+    except (OutOfMemoryError, DeviceLostError):
         raise
     except (Unsupported, DmlError) as error:
         return on_host(aten._to_copy.default, (x,), {"dtype": dtype}, str(error))

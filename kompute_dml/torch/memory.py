@@ -51,12 +51,20 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 @functools.cache
+def opened() -> Device:
+    """The device of this package behind ``torch.device("kompute")``, which the first call opens."""
+    return default_device()
+
+
 def device(index: int = 0) -> Device:
-    """The device of this package behind ``torch.device("kompute", index)``."""
+    """The same, for an index. Raises DeviceLostError where it is gone, and in a process that was
+    forked after it was opened."""
     if index:
         raise NotImplementedError(
             f"{NAME}:{index}: PyTorch's guard of devices registered from Python counts one device")
-    return default_device()
+    it = opened()
+    it.recorder.check()
+    return it
 
 
 def new(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:

@@ -104,7 +104,7 @@ class Module(types.ModuleType):
 
     def is_initialized(self) -> bool:
         """Whether the device is open."""
-        return memory.device.cache_info().currsize > 0
+        return memory.opened.cache_info().currsize > 0
 
     def init(self) -> None:
         """Open the device."""
@@ -113,7 +113,8 @@ class Module(types.ModuleType):
     _lazy_init = init
 
     def _is_in_bad_fork(self) -> bool:
-        return False
+        """Whether this process was forked after the device was opened."""
+        return self.is_initialized() and memory.opened().recorder.lost is not None
 
     def device_count(self) -> int:
         """1: PyTorch's guard of devices registered from Python counts no further."""

@@ -11,6 +11,8 @@ from torch.storage import UntypedStorage
 from . import memory
 
 _copy, _clone, _to = UntypedStorage.copy_, UntypedStorage.clone, UntypedStorage.to
+_new, _write_file = UntypedStorage.__new__, UntypedStorage._write_file
+_set_from_file = UntypedStorage._set_from_file
 
 
 def _is_ours(storage: UntypedStorage) -> bool:
@@ -27,6 +29,19 @@ def tensor(storage: UntypedStorage) -> torch.Tensor:
 def new(nbytes: int) -> UntypedStorage:
     """A storage of the device of undefined contents."""
     return memory.new((nbytes,), torch.uint8).untyped_storage()
+
+
+def make(
+    cls: type[UntypedStorage], *args: Any, device: torch.device | str | int | None = None,
+    **other: Any
+) -> UntypedStorage:
+    """``UntypedStorage(size, device=...)``, for which PyTorch asks a device's allocator."""
+    if device is None or torch.device(device).type != memory.NAME:
+        return _new(cls, *args, **({} if device is None else {"device": device}), **other)
+    (size,) = args or (0,)
+    if isinstance(size, int):
+        return new(size)
+    return to_device(_new(UntypedStorage, size))
 
 
 def copy_(self: UntypedStorage, source: UntypedStorage, non_blocking: bool | None = None
@@ -71,6 +86,21 @@ def to(self: UntypedStorage, *, device: torch.device, non_blocking: bool = False
     return copy_(UntypedStorage(self.nbytes(), device=device), self)
 
 
+def write_file(self: UntypedStorage, file: Any, *form: Any) -> None:
+    """Write the bytes to a file, as pickling does."""
+    _write_file(to(self, device=_HOST) if _is_ours(self) else self, file, *form)
+
+
+def set_from_file(self: UntypedStorage, file: Any, *form: Any) -> UntypedStorage:
+    """Read the bytes from a file, as unpickling does."""
+    if not _is_ours(self):
+        return _set_from_file(self, file, *form)
+    return copy_(self, _set_from_file(UntypedStorage(self.nbytes()), file, *form))
+
+
+_HOST = torch.device("cpu")
+
+
 def item(self: UntypedStorage, index: Any) -> Any:
     if not _is_ours(self):
         return _getitem(self, index)
@@ -87,5 +117,8 @@ def register() -> None:
     UntypedStorage.clone = clone
     UntypedStorage.to = to
     UntypedStorage.__getitem__ = item
+    UntypedStorage.__new__ = make
+    UntypedStorage._write_file = write_file
+    UntypedStorage._set_from_file = set_from_file
     setattr(UntypedStorage, memory.NAME, to_device)
     setattr(torch.storage.TypedStorage, memory.NAME, _typed)

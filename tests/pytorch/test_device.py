@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import gc
 import io
+import os
+import pickle
 import warnings
 import weakref
 from collections.abc import Callable
@@ -206,6 +208,66 @@ def test_data_loaders_feed_the_device(workers: int) -> None:
     data = torch.utils.data.TensorDataset(torch.arange(6.0))
     loader = torch.utils.data.DataLoader(data, 2, pin_memory=True, num_workers=workers)
     assert [x.to(DEVICE, non_blocking=True).tolist() for x, in loader] == [[0, 1], [2, 3], [4, 5]]
+
+
+class Touching(torch.utils.data.Dataset):
+    """Its elements are made by a function."""
+
+    def __init__(self, make: Callable[[int], Any]) -> None:
+        self.make = make
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)
+
+
+HELD: list[Any] = []
+TOUCHES: dict[str, Callable[[int], Any]] = {
+    "new": lambda i: torch.ones(2, device=DEVICE),
+    "copied": lambda i: torch.ones(2).to(DEVICE).cpu(),
+    "read": lambda i: HELD[0].cpu(),
+    "changed": lambda i: HELD[0].add_(1) is None,
+    "drawn": lambda i: torch.rand(2, device=DEVICE),
+    "batched": lambda i: HELD[0],
+    "made of bytes": lambda i: torch.UntypedStorage(8, device=DEVICE).nbytes(),
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.parametrize("way", TOUCHES)
+def test_forked_workers_that_touch_the_device_raise(way: str) -> None:
+    """As with CUDA: https://docs.pytorch.org/docs/stable/notes/multiprocessing.html. The parent
+    computes on. Without the device workers work."""
+    HELD[:] = [torch.ones(2, device=DEVICE)]
+
+    def first(make: Callable[[int], Any]) -> Any:
+        return next(iter(torch.utils.data.DataLoader(
+            Touching(make), 2, num_workers=1, timeout=60, multiprocessing_context="fork")))
+
+    with pytest.raises(RuntimeError, match="start processes by spawn"):
+        first(TOUCHES[way])
+    assert first(lambda i: torch.manual_seed(i).initial_seed()).tolist() == [0, 1]
+    assert HELD[0].add(1).tolist() == [2, 2] and not torch.kompute._is_in_bad_fork()
+
+
+def test_pickled_tensors() -> None:
+    x = torch.arange(6.0, device=DEVICE).view(2, 3).t()
+    y = pickle.loads(pickle.dumps(x))
+    assert y.device == x.device and y.stride() == x.stride() and torch.equal(y, x)
+    model = torch.nn.Linear(3, 2).to(DEVICE)
+    again = pickle.loads(pickle.dumps(model))
+    assert isinstance(again.weight, torch.nn.Parameter) and again.weight.device == x.device
+    assert torch.equal(again.weight, model.weight)
+
+
+def test_storages_of_the_device() -> None:
+    assert torch.UntypedStorage(8, device=DEVICE).nbytes() == 8
+    there = torch.UntypedStorage([1, 2, 3], device=DEVICE)
+    assert there.device.type == DEVICE and there.cpu().tolist() == [1, 2, 3]
+    assert torch.UntypedStorage([1, 2]).tolist() == [1, 2]
+    assert torch.UntypedStorage(3, device="meta").device.type == "meta"
 
 
 def test_state_dicts_go_both_ways() -> None:
