@@ -185,15 +185,12 @@ class SizeTrace:
 class _Code:
     """Python code for expressions."""
 
-    def __init__(
-        self, trace: SizeTrace, *, apart: bool = True, beside: _Code | None = None
-    ) -> None:
-        """What several expressions have in common is computed once, ``apart`` from them: also with
-        those of another trace ``beside`` this one, of the same variables."""
+    def __init__(self, trace: SizeTrace, *, apart: bool = True) -> None:
+        """What several expressions have in common is computed once, ``apart`` from them."""
         self._trace, self._apart = trace, apart
-        self.lines: list[str] = [] if beside is None else beside.lines
+        self.lines: list[str] = []
         self._names: dict[int, str] = {}
-        self._by_text: dict[str, str] = {} if beside is None else beside._by_text
+        self._by_text: dict[str, str] = {}
 
     def of(self, x: _Argument) -> str:
         """An expression. What it needs is among the lines."""
@@ -253,47 +250,43 @@ class Guards:
             return False
 
 
-class Joined:
-    """Numbers of several traces over the same variables, as one line of INT64."""
+class Line:
+    """Whole numbers of a trace: those that its variables change, and those that none does."""
 
-    def __init__(self, traces: Sequence[SizeTrace]) -> None:
-        """There are no numbers where one of the traces does not hold."""
-        self._first = first = _Code(traces[0])
-        self._variables = traces[0]
-        self._codes = {id(trace): _Code(trace, beside=first) for trace in traces}
-        for code in self._codes.values():
-            code.end_unless_guarded()
+    def __init__(self, trace: SizeTrace) -> None:
+        self._trace, self._code = trace, _Code(trace)
+        self._code.end_unless_guarded()
         self._open: dict[str, int] = {}
         self._settled: dict[int, int] = {}
         self._function: Callable[..., list[int]] | None = None
-        self._line = np.empty(0, np.int64)
 
     def add(self, number: object) -> int:
-        """Where a number will be: from the end of the line if no variable changes it. Raises
-        TypeError for what is no whole number."""
+        """The place of a number among those of :meth:`of`, or among :attr:`settled` for -1 (the
+        first one) and below. Raises TypeError for what is no whole number."""
         if type(number) is _Size:
-            text = self._codes[id(number.trace)].of(number.terms)
-            return self._open.setdefault(text, len(self._open))
+            if number.trace is not self._trace:
+                raise MixedTraces
+            self._function = None
+            return self._open.setdefault(self._code.of(number.terms), len(self._open))
         if not isinstance(number, _WHOLE):
             raise TypeError(f"expected a whole number, but got {number!r}")
         return -1 - self._settled.setdefault(int(number), len(self._settled))
 
-    def of(self, values: Sequence[int]) -> np.ndarray | None:
-        """The numbers for these values of the variables. None where a trace does not hold."""
+    @property
+    def settled(self) -> list[int]:
+        """The numbers that no variable changes."""
+        return [*self._settled]
+
+    def of(self, values: Sequence[int]) -> list[int] | None:
+        """The numbers for these values of the variables, and a 0. None where the trace does not
+        hold."""
         if self._function is None:
             self._function = _function(
-                self._variables, self._first, f" return [{', '.join([*self._open, '0'])}]")
-            self._line = np.array(
-                [*[0] * (len(self._open) + 1), *reversed(self._settled)], np.int64)
+                self._trace, self._code, f" return [{', '.join([*self._open, '0'])}]")
         try:
-            numbers = self._function(*values)
+            return self._function(*values) or None
         except (ArithmeticError, ValueError):
             return None
-        if not numbers:
-            return None
-        line = self._line.copy()
-        line[:len(numbers)] = numbers
-        return line
 
 
 def evaluator(trace: SizeTrace, numbers: Iterable[object]) -> Callable[..., list[int]]:

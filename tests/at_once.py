@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kompute_dml as dml
-from kompute_dml.graph import listed, open_plan
+from kompute_dml.graph import listed
 from kompute_dml.graph.recorded import RecordedPlan
 from kompute_dml.runtime.hazards import Access, Hazards
 from kompute_dml.runtime.heap import Slot
@@ -44,7 +44,6 @@ class AtOnce:
         self._device = device
         zeros = Slot(device.allocate(4 << 20), 0)
         monkeypatch.setattr(device.runtime.engine, "records_many", True)
-        monkeypatch.setattr(open_plan, "LISTS_AT_ONCE", True)
         monkeypatch.setattr(listed, "Dispatches", _Dispatches)
         monkeypatch.setattr(Zeros, "take", lambda *_: zeros)
         monkeypatch.setattr(

@@ -1,5 +1,8 @@
-"""The dispatches of an open plan in arrays, for one class of each of its operators. So other sizes
-cost one function of all numbers, words at their places, and one call that records all dispatches.
+"""The dispatches of an open plan in arrays. So other sizes cost a few functions of numbers, words
+at their places, and one call that records all dispatches.
+
+An operator's class has its dispatches in arrays once, by slots. A step has the sources of these
+slots. The steps of a choice of classes are these arrays, one after the other.
 
 A *source* here is where a slot of a step lies: a storage, words that are uploaded for each size, or
 memory of the operator.
@@ -7,18 +10,19 @@ memory of the operator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ..compiler import Changed, CompiledOperator
-from ..lowering.plan import PARAMS, ZEROED, Dispatch
+from ..lowering.plan import PARAMS, ZEROED
 from ..runtime.hazards import Spans
 from ..runtime.heap import Allocation, Block, Place
-from ..runtime.kp_engine import Dispatches
+from ..runtime.kp_engine import Dispatches, Pipeline
 from ..runtime.shader_library import Variant
-from ..sizes import Joined
+from ..sizes import Line
 from .memory import Storage
 
 if TYPE_CHECKING:
@@ -27,16 +31,17 @@ if TYPE_CHECKING:
 MAX_BOUND = 4
 """The most blocks of memory, in which moving tensors lie, for which a list stays bound. The least
 recently used ones are dropped."""
+_MAX_PIPELINES = 1 << 12
+"""The most choices of a class and of blocks whose pipelines are remembered."""
 
 
 class Unlisted(Exception):
     """These steps cannot be listed."""
 
 
-class Words(NamedTuple):
-    """A source: bytes of what is uploaded for each size."""
-
-    offset: int
+@dataclass(eq=False)
+class Words:
+    """A source: words of an operator that are uploaded for each size, where a list says."""
 
 
 Source: TypeAlias = "Storage | Words | Place"
@@ -50,190 +55,291 @@ class Lies(NamedTuple):
     offset: int
     """Bytes before it in there."""
     number: int | None = None
-    """The place among all numbers of bytes that come on top of these."""
+    """The place among the plan's numbers of bytes that come on top of these."""
+
+
+class _Arrays(NamedTuple):
+    """Dispatches by slots. Numbers are places in a line."""
+
+    dispatches: Sequence[_Dispatch]
+    push: np.ndarray
+    """The words of all dispatches, without those that change."""
+    groups: np.ndarray
+    """By dispatch: a number."""
+    words: np.ndarray
+    """A row for each word that changes: its place, and a number."""
+    offsets: np.ndarray
+    """A row for each word that says where a slot lies: its place, the slot, the bytes of an
+    element, and two numbers of elements before."""
+    touches: np.ndarray
+    """A row for each access: dispatch, slot, bytes of an element, number of the first element,
+    number of elements, and whether it writes."""
 
 
 class _Dispatch(NamedTuple):
-    """A dispatch, by the numbers of sources."""
-
     variant: Variant
     spec: bytes
     bindings: tuple[int, ...]
+    """Slots, -1 for none."""
+    touched: tuple[int, ...]
+    """The slots that it touches."""
 
 
-class _Form(NamedTuple):
-    """A dispatch of an operator, by slots. Numbers are places among all numbers."""
-
-    dispatch: Dispatch
-    spec: bytes
-    push: list[int]
-    groups: int
-    words: list[tuple[int, int]]
-    """(word, number)"""
-    offsets: list[tuple[int, str, int, int, int]]
-    """Words that say where slots lie: (word, slot, bytes of an element, and two numbers of elements
-    before)"""
-    touches: list[tuple[str, int, int, int, bool]]
-    """(slot, bytes of an element, number of the first element, number of elements, whether it
-    writes)"""
-
-
-class ListedSteps:
-    """Steps in arrays. They are added one by one."""
+class Forms:
+    """The dispatches of an operator, or of a class of one, in arrays."""
 
     def __init__(
-        self, device: Device, joined: Joined, same: Callable[[Source, Source], bool]
+        self, compiled: CompiledOperator, changes: Sequence[Changed] | None, line: Line
     ) -> None:
-        """``same`` says whether two sources are the same memory now."""
-        self.device, self._joined, self._is_same = device, joined, same
-        self.sources: list[Source] = []
-        self.dispatches: list[_Dispatch] = []
-        self.same: list[tuple[int, int, bool]] = []
-        """Whether two sources are the same memory, where a dispatch is left out for that."""
-        self._forms: dict[int, tuple[CompiledOperator, list[_Form]]] = {}
-        self._push: list[int] = []
-        self._groups: list[int] = []
-        self._words: list[tuple[int, int]] = []
-        self._offsets: list[tuple[int, int, int, int, int]] = []
-        self._touches: list[tuple[int, int, int, int, int, bool]] = []
-        self._numbers: dict[object, int] = {}
-        self._bound: list[_BoundSteps] = []
-
-    def _source(self, source: Source) -> int:
-        """The number of a source."""
-        key: object = source if isinstance(source, Words) else id(source)
-        if key not in self._numbers:
-            self._numbers[key] = len(self.sources)
-            self.sources.append(source)
-        return self._numbers[key]
-
-    def add(
-        self, compiled: CompiledOperator, places: Sequence[Source | None],
-        changes: Sequence[Changed] | None,
-    ) -> None:
-        """Add a step. ``places`` are those of the operator's slots and of its own memory.
-        ``changes`` has what sizes change of its dispatches. Raises Unlisted, and TypeError for
-        numbers that are not whole."""
-        sources = {slot: self._source(place) for slot, place in zip(
-            (*compiled.slots, ZEROED, PARAMS), places) if place is not None}
-        if id(compiled) not in self._forms:
-            self._forms[id(compiled)] = compiled, self._forms_of(compiled, changes)
-        for dispatch, spec, push, groups, words, offsets, touches in self._forms[id(compiled)][1]:
-            if dispatch.unless_same is not None:
-                a, b = (sources[slot] for slot in dispatch.unless_same)
-                same = self._is_same(self.sources[a], self.sources[b])
-                self.same.append((a, b, same))
-                if same:
-                    continue
-            first, number = len(self._push), len(self.dispatches)
-            touched = [(number, sources[slot], each, begin, count, writes)
-                       for slot, each, begin, count, writes in touches if slot in sources]
-            if not touched:
-                raise Unlisted("a dispatch that touches nothing")
-            filler = touched[0][1]  # for bindings that a dispatch does not use
-            self._touches += touched
-            self._offsets += [(first + word, sources[slot], each, begin, more)
-                              for word, slot, each, begin, more in offsets if slot in sources]
-            self._words += [(first + word, n) for word, n in words]
-            self._groups.append(groups)
-            self._push += push
-            self.dispatches.append(_Dispatch(dispatch.variant, spec, tuple([
-                sources.get(o.slot or "", filler) for o in dispatch.operands])))
-
-    def _forms_of(
-        self, compiled: CompiledOperator, changes: Sequence[Changed] | None
-    ) -> list[_Form]:
+        """``changes`` has what sizes change of its dispatches, None for nothing. Numbers are added
+        to ``line``. Raises Unlisted, and TypeError for numbers that are not whole."""
         if compiled.copies_constants:
             raise Unlisted("constants that are copied")
-        number, forms = self._joined.add, []
+        slots = {slot: i for i, slot in enumerate((*compiled.slots, ZEROED, PARAMS))}
+        self.unless_same: list[tuple[int, int] | None] = []
+        """By dispatch: two slots in whose one place it is left out."""
+        self._each: list[_Arrays] = []
+        self._without: dict[tuple[int, ...], _Arrays] = {}
         for i, (dispatch, recordable) in enumerate(
                 zip(compiled.plan.execute, compiled.dispatches)):
             groups, words, operands = Changed(
                 recordable.groups, (), None) if changes is None else changes[i]
+            same = dispatch.unless_same
+            self.unless_same.append(same and (slots[same[0]], slots[same[1]]))
             # A shader that binds a tensor as words and as vectors has an operand for each.
-            offsets: dict[tuple[int, str, int, int, int], None] = {}
-            touches: dict[tuple[str, int, int, int, bool], None] = {}
+            offsets: dict[tuple[int, ...], None] = {}
+            touches: dict[tuple[int, ...], None] = {}
             for o in operands or dispatch.operands:
                 if o.slot is None:
                     continue
-                first = number(o.offset)
+                first = line.add(o.offset)
                 if o.offset_field is not None:
                     word = dispatch.variant.push_fields[o.offset_field][0]
-                    offsets[word, o.slot, o.itemsize, first, number(o.first)] = None
-                touches[o.slot, o.itemsize, first, number(o.length), o.writes] = None
-            forms.append(_Form(
-                dispatch, recordable.spec, recordable.push.tolist(), number(groups),
-                [(at, number(n)) for at, n in words], [*offsets], [*touches]))
-        return forms
+                    offsets[word, slots[o.slot], o.itemsize, first, line.add(o.first)] = None
+                touches[0, slots[o.slot], o.itemsize, first, line.add(o.length), o.writes] = None
+            bindings = tuple([-1 if o.slot is None else slots[o.slot] for o in dispatch.operands])
+            self._each.append(_Arrays(
+                (_Dispatch(dispatch.variant, recordable.spec, bindings,
+                           tuple(dict.fromkeys(row[1] for row in touches))),),
+                recordable.push, np.array([line.add(groups)]),
+                _rows([(at, line.add(n)) for at, n in words], 2), _rows([*offsets], 5),
+                _rows([*touches], 6)))
 
-    def finish(self) -> None:
-        """All steps are there. Raises Unlisted where these are none."""
-        if not self.dispatches:
+    def without(self, left_out: tuple[int, ...]) -> _Arrays:
+        """All dispatches but these."""
+        if left_out not in self._without:
+            each = [one for i, one in enumerate(self._each) if i not in left_out]
+            self._without[left_out] = _joined(each)
+        return self._without[left_out]
+
+
+def _joined(parts: Sequence[_Arrays]) -> _Arrays:
+    """Arrays one after the other."""
+    if not parts:
+        none = np.zeros(0, np.int64)
+        return _Arrays((), none.astype(np.uint32), none, _rows((), 2), _rows((), 5), _rows((), 6))
+    if len(parts) == 1:
+        return parts[0]
+    joined = _Arrays([d for p in parts for d in p.dispatches], *map(np.concatenate, [
+        *zip(*[p[1:] for p in parts])]))
+    dispatches, words = _before([len(p.dispatches) for p in parts]), _before(
+        [len(p.push) for p in parts])
+    for rows, by, before in ((joined.words, [len(p.words) for p in parts], words),
+                             (joined.offsets, [len(p.offsets) for p in parts], words),
+                             (joined.touches, [len(p.touches) for p in parts], dispatches)):
+        rows[:, 0] += np.repeat(before, by)
+    return joined
+
+
+class Sources:
+    """The sources of a plan's steps, by number."""
+
+    def __init__(self) -> None:
+        self.all: list[Source] = []
+        self._numbers: dict[int, int] = {}
+
+    def number(self, source: Source) -> int:
+        """The number of a source."""
+        if id(source) not in self._numbers:
+            self._numbers[id(source)] = len(self.all)
+            self.all.append(source)
+        return self._numbers[id(source)]
+
+
+class Piece:
+    """A step of a class."""
+
+    def __init__(
+        self, forms: Forms, places: Sequence[Source | None], sources: Sources,
+        is_same: Callable[[Source, Source], bool],
+    ) -> None:
+        """``places`` are those of the operator's slots and of its own memory. ``is_same`` says
+        whether two sources are the same memory now. Raises Unlisted."""
+        self.sources = np.array(
+            [-1 if s is None else sources.number(s) for s in places], np.int64)
+        """By slot, -1 for none."""
+        self.same: list[tuple[int, int, bool]] = []
+        """Whether two sources are the same memory, where a dispatch is left out for that."""
+        left_out = []
+        for i, pair in enumerate(forms.unless_same):
+            if pair is None:
+                continue
+            a, b = (places[slot] for slot in pair)
+            assert a is not None and b is not None
+            same = is_same(a, b)
+            self.same.append((int(self.sources[pair[0]]), int(self.sources[pair[1]]), same))
+            if same:
+                left_out.append(i)
+        self.arrays = forms.without(tuple(left_out))
+        self.fillers = [next((s for s in d.touched if places[s] is not None), -1)
+                        for d in self.arrays.dispatches]
+        """By dispatch: a slot for bindings that it does not use."""
+        if -1 in self.fillers:
+            raise Unlisted("a dispatch that touches nothing")
+        self.needed = self.sources[self.sources >= 0].tolist()
+
+    def pipelines(self, device: Device, blocks: Sequence[Block]) -> list[Pipeline]:
+        """Those of its dispatches, with the blocks of its slots in order, those of none left
+        out."""
+        left, get = iter(blocks), device.runtime.pipelines.get
+        by_slot = [None if n < 0 else next(left) for n in self.sources.tolist()]
+        found = []
+        for (variant, spec, bindings, _), filler in zip(self.arrays.dispatches, self.fillers):
+            bound = [by_slot[filler] if slot < 0 else by_slot[slot] or by_slot[filler]
+                     for slot in bindings]
+            found.append(get(variant, spec, tuple([b for b in bound if b is not None]), 1))
+        return found
+
+
+class ListedSteps:
+    """Steps in arrays."""
+
+    def __init__(
+        self, device: Device, pieces: Sequence[Piece], places: Sequence[tuple[int, int]]
+    ) -> None:
+        """``places`` say of each piece where its line's numbers begin among all numbers: those
+        that change, and, counted from the end, the others. Raises Unlisted where there are no
+        dispatches."""
+        self.device, self.pieces = device, pieces
+        parts = [piece.arrays for piece in pieces]
+        joined = _joined(parts)
+        if not joined.dispatches:
             raise Unlisted("no dispatches")
-        self.push = np.array(self._push, np.uint32)
-        """The words of all dispatches, without those that change."""
-        self.groups = np.array(self._groups)
+        self.count = len(joined.dispatches)
+        self.push = joined.push
+        begins, ends = np.array(places, np.int64).T
+        slots = _before([len(piece.sources) for piece in pieces])
+        sources = np.concatenate([piece.sources for piece in pieces])
+
+        def of_all(numbers: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+            """The places of numbers among all, of so many rows of each piece."""
+            return numbers + np.where(numbers < 0, -np.repeat(ends, counts).reshape(
+                -1, *[1] * (numbers.ndim - 1)), np.repeat(begins, counts).reshape(
+                    -1, *[1] * (numbers.ndim - 1)))
+
+        def of_sources(rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+            """Rows with sources instead of slots. Those of none are left out."""
+            rows = rows.copy() if len(parts) == 1 else rows
+            rows[:, 3:5] = of_all(rows[:, 3:5], counts)
+            rows[:, 1] = sources[np.repeat(slots, counts) + rows[:, 1]]
+            return rows[rows[:, 1] >= 0]
+
+        self.groups = of_all(joined.groups, [len(p.dispatches) for p in parts])
         """By dispatch: a number."""
-        self.words = _columns(self._words, 2)
+        self.words = joined.words[:, 0], of_all(joined.words[:, 1], [len(p.words) for p in parts])
         """Words, and numbers that go there."""
-        self.offsets = _columns(self._offsets, 5)
+        self.offsets = [*of_sources(joined.offsets, [len(p.offsets) for p in parts]).T]
         """Words that say where sources lie, the sources, the bytes of their elements, and two
         numbers of elements before."""
-        *self.touches, writes = _columns(self._touches, 6)
+        *self.touches, writes = of_sources(joined.touches, [len(p.touches) for p in parts]).T
         """By access: dispatch, source, bytes of an element, number of the first element, and number
         of elements."""
         self.writes = writes.astype(bool)
-        del self._push, self._groups, self._words, self._offsets, self._touches, self._forms
-        del self._numbers
+        self.same = [same for piece in pieces for same in piece.same]
+        self.needed = sorted({n for piece in pieces for n in piece.needed})
+        """The sources of all steps."""
+        self._bound: list[_BoundSteps] = []
 
-    def bound(self, blocks: list[Block]) -> _BoundSteps:
+    def bound(self, blocks: Sequence[Block], pipelines: KnownPipelines) -> _BoundSteps:
         """The steps, where sources lie in these blocks."""
+        needed = [blocks[i] for i in self.needed]
         for i, known in enumerate(self._bound):
-            if known.blocks == blocks:
+            if known.blocks == needed:
                 self._bound.append(self._bound.pop(i))
                 return known
-        self._bound.append(_BoundSteps(self, blocks))
+        self._bound.append(_BoundSteps(self, blocks, needed, pipelines))
         del self._bound[:-MAX_BOUND]
         return self._bound[-1]
 
 
-class PlacedSteps:
-    """Listed steps in a layout of memory."""
+KnownPipelines: TypeAlias = "dict[tuple[Piece, tuple[Block, ...]], list[Pipeline]]"
+"""Those of steps, by the blocks that they are bound to."""
 
-    def __init__(self, steps: ListedSteps, lies: Sequence[Lies]) -> None:
-        """``lies`` says where each source lies."""
-        self._steps = steps
-        within: dict[int, int] = {}
+
+class PlacedSources:
+    """Sources in a layout of memory. Others may come later."""
+
+    def __init__(self, sources: Sources, lies: Callable[[Source], Lies]) -> None:
+        """``lies`` says where a source lies."""
+        self._sources, self._lies = sources, lies
+        self._count = 0
+        self._within: dict[int, int] = {}
         self._moves: list[tuple[int, Storage | None]] = []
         """What need not lie where it did."""
         self._allocations: list[Allocation | None] = []
-        self._begins = np.zeros(len(lies), np.int64)
-        """Where each of these begins in its block."""
-        for each in lies:
-            if id(each.within) not in within:
-                number = within[id(each.within)] = len(within)
+        self._begins = self._which = self._before = np.zeros(0, np.int64)
+        """Where each of these begins in its block; and by source in which of them it lies, and the
+        bytes before it."""
+        self._parts = np.zeros((2, 0), np.int64)
+        self._blocks: list[Block] = []
+        """Those of the allocations, ..."""
+        self._by_source: list[Block] = []
+        """... and those of sources."""
+        self._bound: tuple[ListedSteps, list[Block], _BoundSteps] | None = None
+        self._pipelines: KnownPipelines = {}
+
+    def _extend(self) -> None:
+        """Take the sources that are new."""
+        which, before, parts, begins = [], [], [], [*self._begins.tolist()]
+        new = self._sources.all[self._count:]
+        for i, source in enumerate(new, self._count):
+            each = self._lies(source)
+            if id(each.within) not in self._within:
+                number = self._within[id(each.within)] = len(begins)
                 if isinstance(each.within, Allocation):
                     self._allocations.append(each.within)
-                    self._begins[number] = each.within.offset
+                    begins.append(each.within.offset)
                 else:
                     self._allocations.append(None)
                     self._moves.append((number, each.within))
-        self._which = np.array([within[id(each.within)] for each in lies])
-        """By source: in which allocation it lies."""
-        self._before = np.array([each.offset for each in lies], np.int64)
-        self._parts = _columns(
-            [(i, each.number) for i, each in enumerate(lies) if each.number is not None], 2)
-        self._bound: tuple[list[Block], _BoundSteps] | None = None
+                    begins.append(0)
+            which.append(self._within[id(each.within)])
+            before.append(each.offset)
+            if each.number is not None:
+                parts.append((i, each.number))
+        self._count += len(new)
+        self._begins = np.array(begins, np.int64)
+        self._which = np.append(self._which, np.array(which, np.int64))
+        self._before = np.append(self._before, np.array(before, np.int64))
+        self._parts = np.append(self._parts, _rows(parts, 2).T, axis=1)
+        self._blocks = []
 
-    def record(self, numbers: np.ndarray, uploaded: Allocation | None) -> bool:
-        """Record all dispatches, with these numbers and words. False if that cannot be."""
-        steps = self._steps
+    def record(
+        self, steps: ListedSteps, numbers: np.ndarray, words: tuple[np.ndarray, np.ndarray],
+        uploaded: Allocation | None,
+    ) -> bool:
+        """Record all dispatches, with these numbers. ``words`` are sources among what is uploaded,
+        and where they lie in there. False if that cannot be."""
         recorder = steps.device.runtime.recorder
-        if not recorder.takes_many(len(steps.dispatches)):
+        if not recorder.takes_many(steps.count):
             return False
+        if self._count < len(self._sources.all):
+            self._extend()
         allocations, begins = [*self._allocations], self._begins
+        anywhere = next((a for a in allocations if a is not None), None)
         for i, storage in self._moves:
-            allocation, before = (uploaded, 0) if storage is None else storage.slot()
+            # Where nothing is uploaded, only other steps have words.
+            allocation, before = (uploaded or anywhere, 0) if storage is None else storage.slot()
             if allocation is None:
                 return False
             allocations[i], begins[i] = allocation, allocation.offset + before
@@ -241,12 +347,11 @@ class PlacedSteps:
         bases = self._before + begins[self._which]
         sources, at = self._parts
         bases[sources] += numbers[at]
-        blocks = [a.block for a in lying]
-        if self._bound is None or self._bound[0] != blocks:
-            self._bound = blocks, steps.bound([blocks[i] for i in self._which.tolist()])
-        bound = self._bound[1]
+        sources, at = words
+        bases[sources] += at
+        bound = self._bound_to(steps, [a.block for a in lying])
         for a, b, same in steps.same:
-            if same != (bases[a] == bases[b] and bound.blocks[a] is bound.blocks[b]):
+            if same != (bases[a] == bases[b] and self._by_source[a] is self._by_source[b]):
                 return False
         push = steps.push.copy()
         at, of = steps.words
@@ -263,25 +368,39 @@ class PlacedSteps:
         recorder.dispatch_all(dispatches, numbers[steps.groups], push, lying, bound.whole)
         return True
 
+    def _bound_to(self, steps: ListedSteps, blocks: list[Block]) -> _BoundSteps:
+        """The steps, where allocations lie in these blocks."""
+        if self._blocks != blocks:
+            self._blocks, self._by_source = blocks, [blocks[i] for i in self._which.tolist()]
+        if self._bound is None or self._bound[0] is not steps or (
+                self._bound[1] is not self._by_source):
+            if len(self._pipelines) > _MAX_PIPELINES:
+                self._pipelines.clear()
+            self._bound = steps, self._by_source, steps.bound(self._by_source, self._pipelines)
+        return self._bound[2]
+
 
 class _BoundSteps:
     """Listed steps, bound to blocks of memory."""
 
-    def __init__(self, steps: ListedSteps, blocks: list[Block]) -> None:
+    def __init__(self, steps: ListedSteps, blocks: Sequence[Block], needed: Sequence[Block],
+                 known: KnownPipelines) -> None:
         runtime = steps.device.runtime
-        self.blocks = blocks
+        self.blocks = needed
         """Those of the sources."""
-        whole = {block: Allocation(block, 0, block.size) for block in blocks}
+        whole = {block: Allocation(block, 0, block.size) for block in needed}
         self.whole = [*whole.values()]
         """Each of them once, as a whole."""
         self._engine = runtime.engine
         self._by_block = runtime.recorder.counts_blocks
         self._spans = Spans(steps.touches[0], [
             whole[blocks[i]] for i in steps.touches[1].tolist()], steps.writes)
-        pipelines = {d: runtime.pipelines.get(
-            d.variant, d.spec, tuple([blocks[i] for i in d.bindings]), 1)
-            for d in dict.fromkeys(steps.dispatches)}
-        self._pipelines = [pipelines[d] for d in steps.dispatches]
+        self._pipelines: list[Pipeline] = []
+        for piece in steps.pieces:
+            key = piece, tuple([blocks[n] for n in piece.needed])
+            if key not in known:
+                known[key] = piece.pipelines(steps.device, key[1])
+            self._pipelines += known[key]
         self._dispatches: Dispatches | None = None
 
     def over(self, begins: np.ndarray, ends: np.ndarray) -> Dispatches:
@@ -297,5 +416,11 @@ class _BoundSteps:
         return self._dispatches
 
 
-def _columns(rows: Collection[Sequence[int]], count: int) -> list[np.ndarray]:
-    return [*np.array([*rows], np.int64).reshape(-1, count).T]
+def _before(counts: Sequence[int]) -> np.ndarray:
+    """Where parts of so many elements begin, one after the other."""
+    each = np.array(counts, np.int64)
+    return np.cumsum(each) - each
+
+
+def _rows(rows: Sequence[Sequence[int]], count: int) -> np.ndarray:
+    return np.array([*rows], np.int64).reshape(-1, count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,8 @@ from ..lowering.kernel import ChosenKernels
 from ..lowering.plan import Dispatch, Plan
 from ..operators.base import OperatorDesc
 from ..runtime.pipelines import Shader
-from ..sizes import Guards, Settled, Size, SizeTrace, evaluator, value_of
+from ..sizes import Line, Settled, Size, SizeTrace, evaluator, value_of
+from .listed import Forms, Unlisted
 from .step import compile_repacking, owning, wanted_of
 
 if TYPE_CHECKING:
@@ -78,23 +80,23 @@ class OpenOperator:
         self.why = ""
         """Why a lowering serves no more than its sizes, if it does not."""
 
-    def at(self, values: Sequence[int]) -> OperatorClass | SizesOnly:
-        """The class of these values of the trace's variables."""
+    def at(self, values: Sequence[int]) -> tuple[OperatorClass | SizesOnly, Sequence[int]]:
+        """The class of these values of the trace's variables, and its line's numbers."""
         for i, known in enumerate(self.classes):
-            if known.holds(values):
+            if (numbers := known.of(values)) is not None:
                 if i:
                     self.classes.insert(0, self.classes.pop(i))
-                return known
+                return known, numbers
         made = self._lowered(values)
         self.classes.insert(0, made)
         del self.classes[MAX_CLASSES if isinstance(made, OperatorClass) else MAX_SIZES:]
-        return made
+        return made, made.of(values) or ()
 
     def shaders_at(self, sizes_to_come: Iterable[Sequence[int]]) -> set[Shader]:
         """The shaders for values that none of its classes serves."""
         shaders, known_sizes = set[Shader](), set[tuple[int, ...]]()
         for values in sizes_to_come:
-            if any(known.holds(values) for known in self.classes):
+            if any(known.of(values) is not None for known in self.classes):
                 continue
             sizes = tuple(self._evaluate(*values))
             if sizes in known_sizes:
@@ -148,8 +150,9 @@ class SizesOnly:
     ) -> None:
         self._evaluate, self._sizes, self.compiled = evaluate, sizes, compiled
 
-    def holds(self, values: Sequence[int]) -> bool:
-        return self._evaluate(*values) == self._sizes
+    def of(self, values: Sequence[int]) -> Sequence[int] | None:
+        """No numbers. None for values that it does not serve."""
+        return () if self._evaluate(*values) == self._sizes else None
 
     def at(self, values: Sequence[int]) -> CompiledOperator:
         """The operator, which has run nothing."""
@@ -198,14 +201,34 @@ class OperatorClass:
                             int(n)
         self.settled: Sequence[Settled] = trace.settled
         """Where the lowering took numbers that depend on sizes."""
-        self.holds = Guards(trace).hold
-        """Whether it serves these values."""
-        self._numbers = evaluator(trace, numbers)
+        self._all = numbers
         self._plan = replace(
             settled, execute=tuple(replaced_dispatch(d, value_of) for d in settled.execute),
             temporary_bytes=value_of(plan.temporary_bytes),
             params=tuple(value_of(n) for n in plan.params))
         self.compiled = CompiledOperator(Operator(device, desc), self._plan, flags)
+        self.line = Line(trace)
+        """The numbers of its forms, of its scratch memory and of its params, where it serves."""
+        self.forms: Forms | None = None
+        """Its dispatches in arrays. None where they cannot be."""
+        self.of_params: list[int] = []
+        """The places of its params in the line, and that of ..."""
+        self.of_scratch = 0
+        """... the bytes of its scratch memory."""
+        try:
+            self.of_scratch = self.line.add(plan.temporary_bytes)
+            self.of_params = [self.line.add(n) for n in plan.params]
+            self.forms = Forms(self.compiled, self.changes, self.line)
+        except (Unlisted, TypeError):  # of numbers that are not whole
+            self.line = Line(trace)
+
+    def of(self, values: Sequence[int]) -> Sequence[int] | None:
+        """The numbers of its line. None for values that it does not serve."""
+        return self.line.of(values)
+
+    @functools.cached_property
+    def _numbers(self) -> Callable[..., list[int]]:
+        return evaluator(self.trace, self._all)
 
     def at(self, values: Sequence[int]) -> CompiledOperator:
         """The operator for these values, which has run nothing."""

@@ -10,7 +10,7 @@ import contextlib
 import weakref
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -24,11 +24,21 @@ from ..operators.base import OperatorDesc, bits
 from ..runtime.heap import Allocation, Slot
 from ..runtime.pipelines import Compiled, Shader
 from ..runtime.windows import SIZE as WINDOW
-from ..sizes import Guards, Joined, Settled, Size, SizeTrace, any_open, evaluator, is_open
+from ..sizes import Guards, Line, Settled, Size, SizeTrace, any_open, evaluator, is_open
 from .ahead import FIRST_SIZES, compiles_ahead, sizes_around
 from .array import Array
 from .builder import Builder
-from .listed import Lies, ListedSteps, PlacedSteps, Source, Unlisted, Words
+from .listed import (
+    Forms,
+    Lies,
+    ListedSteps,
+    Piece,
+    PlacedSources,
+    Source,
+    Sources,
+    Unlisted,
+    Words,
+)
 from .memory import MemoryUse, Storage, aligned, share, side_by_side
 from .node import Node
 from .open_operator import OpenOperator, OperatorClass, SizesOnly, open_sizes
@@ -103,7 +113,7 @@ class OpenBuilder(Builder):
         if compiled is None:
             operator = OpenOperator(
                 self.device, self.trace, desc, constants, self.flags, self.trace.label)
-            compiled = self._known[key] = operator.at(self.values).compiled
+            compiled = self._known[key] = operator.at(self.values)[0].compiled
             self.open[id(compiled)] = operator
         return compiled
 
@@ -149,7 +159,9 @@ class _OpenStep:
         self.operator, self.node, self.scratch = operator, node, scratch
         self.storages: weakref.WeakKeyDictionary[OperatorClass | SizesOnly, list[Storage | None]]
         self.storages = weakref.WeakKeyDictionary()
-        """By class."""
+        """By class, as are ..."""
+        self.pieces: weakref.WeakKeyDictionary[OperatorClass, Piece] = weakref.WeakKeyDictionary()
+        """... its dispatches in arrays."""
 
 
 class _Layout:
@@ -174,8 +186,8 @@ class _Layout:
         """The types, ranks and memory of inputs and outputs."""
         self.moving: set[Storage] = set()
         """Inputs that lie elsewhere in each run, by their twins."""
-        self.listed: dict[int, PlacedSteps] = {}
-        """By the listing's id. Both are dropped together."""
+        self.sources: PlacedSources | None = None
+        """Where the sources of listed steps lie."""
 
     def anywhere(self) -> Allocation | None:
         """Any memory of it, for what needs none."""
@@ -187,28 +199,35 @@ class _Listing:
     """The steps of one class of each operator in arrays."""
 
     def __init__(
-        self, joined: Joined, steps: ListedSteps, classes: Classes, pipelines: Sequence[Compiled]
+        self, steps: ListedSteps, classes: Classes, pipelines: Sequence[Compiled],
+        settled: Sequence[int], begins: Sequence[int],
     ) -> None:
-        self.joined, self.steps, self.classes, self.pipelines = joined, steps, classes, pipelines
-        self.begins: dict[Storage, int] = {}
-        """Where parts begin that do so where sizes say, by number, as are all that follow."""
-        self.needs = self.of = np.zeros(0, np.int64)
-        """Bytes that are needed, and of which storages of a layout's capacity."""
-        self.rest = np.zeros(0, np.int64)
+        """All numbers are those of the lines from ``begins`` on, and from the end the ``settled``
+        ones."""
+        self.steps, self.classes, self.pipelines = steps, classes, pipelines
+        self._count = begins[-1]
+        self._numbers = np.array([*[0] * begins[-1], *reversed(settled)], np.int64)
+        self.needs = self.of = self.scratch = np.zeros(0, np.int64)
+        """Bytes that are needed, and of which storages of a layout's capacity; and the bytes of
+        scratch memory of each step with open sizes, by number, as is all that follows."""
         self.words = np.zeros(0, np.uint8)
         """What is uploaded, but for numbers that change."""
-        self.lies: dict[int, Lies] = {}
-        """Where sources lie that do so in each layout."""
+        self.words_at = np.zeros((2, 0), np.int64)
+        """Sources that are words of an operator, and where they lie in there."""
         self.changes: list[tuple[np.dtype[Any], np.ndarray, np.ndarray]] = []
         """The types of elements there, their places, and the numbers that go there."""
 
+    def numbers(self, lines: Iterable[Sequence[int]]) -> np.ndarray:
+        """All numbers."""
+        numbers = self._numbers.copy()
+        numbers[:self._count] = [*chain.from_iterable(lines)]
+        return numbers
+
 
 Classes: TypeAlias = "dict[OpenOperator, OperatorClass | SizesOnly]"
-LISTS_AT_ONCE = False
-"""Whether steps are put in arrays for the first sizes, which may be the only ones."""
-MAX_LISTINGS, _MAX_CAME = 32, 256
+MAX_LISTINGS, _MAX_SOURCES = 32, 1 << 14
 """The most choices of classes whose steps are in arrays, of which the least recently used one is
-dropped, and the most that are remembered."""
+dropped, and the most sources of steps: then all are listed anew."""
 
 
 class OpenPlan:
@@ -244,8 +263,10 @@ class OpenPlan:
         written = {x.storage: x for x, _ in builder.written}
         self._every = [s for s in every if s not in self._scratch and s.root not in written]
         self._written = [(x, evaluator(trace, values)) for x, values in builder.written]
-        self._of_written = [s for s in every if s.root in written]
-        """What lies in arrays that are uploaded for each size."""
+        self._of_written = {s for s in every if s.root in written}
+        """What lies in arrays that are uploaded for each size, ..."""
+        self._written_at = dict(zip(written, _side_by_side(self._chunks(()))))
+        """... and where these lie in there."""
         self._roots = list(dict.fromkeys(s.root for s in self._every))
         outer = {s.root for s in ends}
         self._inner = [s for s in self._roots if s not in outer]
@@ -264,13 +285,22 @@ class OpenPlan:
             *[n for _, allowed in checks for each in allowed for n in (each.low, each.end)]]
         self._rest = evaluator(trace, [*[s.begin for s in self._parts], *self._rest_numbers])
         self._guards = Guards(trace)
+        self._line = line = Line(trace)
+        self._begins = {s: line.add(s.begin) for s in self._parts}
+        """Where parts begin that do so where sizes say, by place in the plan's line, as are ..."""
+        self._of_rest = np.array([line.add(n) for n in self._rest_numbers], np.int64)
+        self._of_bytes = [line.add(s.nbytes) for s in self._roots]
+        self._of_written_numbers = self._in_line([n for _, n in builder.written])
+        """... the numbers of arrays that depend on sizes. None if some are not whole."""
+        self._sources = Sources()
+        self._closed: dict[int, Piece] = {}
+        """By step without open sizes."""
+        self._params: dict[OpenOperator, Words] = {}
         self._moving = {*self._parts, *self._of_written}
         self._layout: _Layout | None = None
         self._listings: dict[Sequence[object], _Listing | None] = {}
         """By the classes of operators, the last used ones at the end. None where these cannot be
         listed."""
-        self._came: set[Sequence[object]] = set()
-        """The classes of operators that came together."""
         self._pipelines: weakref.WeakKeyDictionary[OperatorClass | SizesOnly, list[Compiled]]
         self._pipelines = weakref.WeakKeyDictionary()
         self.results: list[weakref.ref[Result]] = []
@@ -314,23 +344,16 @@ class OpenPlan:
 
     def at(self, values: Sequence[int]) -> RecordedPlan | None:
         """The plan for these values of the trace's variables. None if it does not serve them."""
-        layout = self._layout
-        for key, listing in reversed([*self._listings.items()]):
-            if listing is None or layout is None:
-                continue
-            numbers = listing.joined.of(values)
-            if numbers is not None and np.all(
-                    numbers[listing.needs] <= layout.capacity[listing.of]):
-                self._listings[key] = self._listings.pop(key)
-                return self._listed(values, layout, listing, numbers)
-        if not self.serves(values):
+        lines: list[Sequence[int]] = []
+        if (plan_numbers := self._line.of(values)) is None:
             return None
+        lines.append(plan_numbers)
         classes: Classes = {}
-        compiled: dict[OpenOperator, CompiledOperator] = {}
         new: list[OpenOperator] = []
         for operator in self._operators:
-            c = classes[operator] = operator.at(values)
-            compiled[operator] = c.at(values)
+            c, numbers = operator.at(values)
+            classes[operator] = c
+            lines.append(numbers)
             if c not in self._pipelines:
                 self._pipelines[c] = begin(self._builder.device, [c.compiled])
                 self.lowered += 1
@@ -340,14 +363,28 @@ class OpenPlan:
                 self._builder.shaders.update(c.compiled.pipelines())
         self._count += 1
         self._compile_ahead(values, new)
-        layout = self._room(values, compiled)
-        listing = self._listing(classes, compiled)
-        if listing is not None and (numbers := listing.joined.of(values)) is not None:
-            return self._listed(values, layout, listing, numbers)
+        listing = self._listing(classes, lines)
+        if listing is not None:
+            all_numbers = listing.numbers(lines)
+            layout = self._layout
+            if layout is None or np.any(
+                    all_numbers[listing.needs] > layout.capacity[listing.of]):
+                layout = self._room(values, all_numbers[listing.scratch].tolist())
+            return self._listed(values, layout, listing, all_numbers)
+        compiled = {operator: c.at(values) for operator, c in classes.items()}
+        layout = self._room(values, [compiled[opened.operator].plan.temporary_bytes
+                                     for opened in self._open if opened is not None])
         held = self._upload(self._words(values, compiled.values()))
         steps = self._steps_at(values, layout, classes, compiled, held)
         return self._recorded(layout, steps, self._rest(*values)[len(self._parts):], [
             p for each in self._pipelines.values() for p in each])
+
+    def _in_line(self, lists: Sequence[Sequence[object]]) -> list[list[int]] | None:
+        """The places of numbers in the plan's line. None if some are not whole."""
+        try:
+            return [[self._line.add(n) for n in numbers] for numbers in lists]
+        except TypeError:
+            return None
 
     def _steps_at(
         self, values: Sequence[int], layout: _Layout, classes: Classes,
@@ -359,12 +396,13 @@ class OpenPlan:
             begins = self._rest(*values)[:len(self._parts)]
             twins = {**twins, **{s: twins[s.root].part(n, 0) for s, n in zip(self._parts, begins)}}
         if held is not None:
-            at = iter(_side_by_side(self._chunks(compiled.values())))
+            at = iter(_side_by_side(self._chunks(
+                [len(o.plan.params) for o in compiled.values()])))
+            roots = {x.storage: Storage(x.storage.nbytes, allocation=held, offset=next(at))
+                     for x, _ in self._written if x.storage is not None}
             for operator in compiled.values():
                 if operator.plan.params:
                     operator.reads_words_at(Slot(held, next(at)))
-            roots = {x.storage: Storage(x.storage.nbytes, allocation=held, offset=first)
-                     for (x, _), first in zip(self._written, at) if x.storage is not None}
             twins = {**twins, **{s: roots[s.root].part(s.begin, 0) for s in self._of_written}}
         steps = []
         for number, (step, opened) in enumerate(zip(self._steps, self._open)):
@@ -416,20 +454,20 @@ class OpenPlan:
                 layout.placed[number] = of, places
         return places
 
-    def _chunks(self, operators: Iterable[CompiledOperator]) -> list[int]:
-        """The bytes of what is uploaded for each size: words that operators read, and then numbers
-        that depend on sizes."""
-        return [*[4 * len(o.plan.params) for o in operators if o.plan.params],
-                *[x.size * x.dtype.itemsize for x, _ in self._written]]
+    def _chunks(self, params: Iterable[int]) -> list[int]:
+        """The bytes of what is uploaded for each size: numbers that depend on sizes, and then the
+        words that operators read, so many of each."""
+        return [*[x.size * x.dtype.itemsize for x, _ in self._written],
+                *[4 * count for count in params if count]]
 
     def _words(
         self, values: Sequence[int], operators: Collection[CompiledOperator]
     ) -> np.ndarray:
         """What is uploaded for these sizes, together."""
-        chunks = [(np.array(o.plan.params, np.int64) & 0xFFFFFFFF).astype(np.uint32)
-                  for o in operators if o.plan.params]
-        chunks += [np.array(read(*values)).astype(x.dtype) for x, read in self._written]
-        *places, end = _side_by_side(self._chunks(operators))
+        chunks = [np.array(read(*values)).astype(x.dtype) for x, read in self._written]
+        chunks += [(np.array(o.plan.params, np.int64) & 0xFFFFFFFF).astype(np.uint32)
+                   for o in operators if o.plan.params]
+        *places, end = _side_by_side(self._chunks([len(o.plan.params) for o in operators]))
         words = np.zeros(end, np.uint8)
         for first, chunk in zip(places, chunks):
             words[first : first + chunk.nbytes] = chunk.view(np.uint8)
@@ -444,88 +482,121 @@ class OpenPlan:
             device.runtime.transfer.upload(words, held, 0)
         return held
 
-    def _listing(
-        self, classes: Classes, compiled: Mapping[OpenOperator, CompiledOperator]
-    ) -> _Listing | None:
-        """The steps of these classes in arrays, once they come again. None before, and where they
+    def _listing(self, classes: Classes, lines: Sequence[Sequence[int]]) -> _Listing | None:
+        """The steps of these classes in arrays, whose lines have so many numbers. None where they
         cannot be listed."""
         if self._bound or not self._builder.device.runtime.engine.records_many:
             return None
         key = tuple(classes.values())
         if key in self._listings:
-            return self._listings[key]
-        if not LISTS_AT_ONCE and key not in self._came:
-            self._came = {*self._came, key} if len(self._came) < _MAX_CAME else {key}
-            return None
+            listing = self._listings[key] = self._listings.pop(key)
+            return listing
+        if len(self._sources.all) > _MAX_SOURCES:
+            self._list_anew()
         listing = None
         with contextlib.suppress(Unlisted, TypeError):  # of numbers that are not whole
-            listing = self._in_arrays(classes, compiled)
+            listing = self._in_arrays(classes, lines)
         self._listings[key] = listing
         if len(self._listings) > MAX_LISTINGS:
-            oldest = self._listings.pop(next(iter(self._listings)))
-            if self._layout is not None:
-                self._layout.listed.pop(id(oldest), None)
+            del self._listings[next(iter(self._listings))]
         return listing
 
-    def _in_arrays(
-        self, classes: Classes, compiled: Mapping[OpenOperator, CompiledOperator]
-    ) -> _Listing:
+    def _list_anew(self) -> None:
+        """Forget all sources, and what refers to them."""
+        self._sources = Sources()
+        self._listings.clear()
+        self._closed.clear()
+        for opened in self._open:
+            if opened is not None:
+                opened.pieces.clear()
+        if self._layout is not None:
+            self._layout.sources = None
+
+    def _in_arrays(self, classes: Classes, lines: Sequence[Sequence[int]]) -> _Listing:
         """The steps of these classes in arrays. Raises Unlisted, or TypeError."""
         of = {o: c for o, c in classes.items() if isinstance(c, OperatorClass)}
-        if len(of) < len(classes):
+        if len(of) < len(classes) or self._of_written_numbers is None:
             raise Unlisted("operators that are lowered for each size")
-        joined = Joined([self._trace, *[c.trace for c in of.values()]])
-        steps = ListedSteps(self._builder.device, joined, _same)
-        listing = _Listing(joined, steps, classes, [
-            p for c in classes.values() for p in self._pipelines[c]])
-        listing.begins = {s: joined.add(s.begin) for s in self._parts}
-        needs = [(joined.add(s.nbytes), i) for i, s in enumerate(self._roots)]
+        pieces: list[Piece] = []
+        operators: list[OpenOperator | None] = []
+        for number, opened in enumerate(self._open):
+            pieces.append(self._closed_piece(number) if opened is None else self._piece(
+                opened, of[opened.operator]))
+            operators.append(None if opened is None else opened.operator)
+        self._builder.prepare()
+        # After the pieces: those without open sizes add numbers to the plan's line.
+        begins = [0, *accumulate(map(len, lines))]
+        settled, ends = self._line.settled, dict[OpenOperator, int]()
+        for o, c in of.items():
+            ends[o] = len(settled)
+            settled += c.line.settled
+        places: dict[OpenOperator | None, tuple[int, int]] = {None: (0, 0), **{
+            o: (begin, ends[o]) for o, begin in zip(of, begins[1:])}}
+
+        def of_all(o: OpenOperator | None, n: int) -> int:
+            """The place of a number of an operator's line, or of the plan's, among all."""
+            begin, end = places[o]
+            return n + begin if n >= 0 else n - end
+
+        listing = _Listing(
+            ListedSteps(self._builder.device, pieces, [places[o] for o in operators]), classes,
+            [p for c in classes.values() for p in self._pipelines[c]], settled, begins)
         scratch = {s: i for i, s in enumerate(self._scratch, len(self._roots))}
-        needs += [(joined.add(of[opened.operator].temporary_bytes), scratch[opened.scratch])
-                  for opened in self._open if opened is not None]
-        listing.needs, listing.of = np.array(needs, np.int64).reshape(-1, 2).T
-        listing.rest = np.array([joined.add(n) for n in self._rest_numbers], np.int64)
-        *places, end = _side_by_side(self._chunks(compiled.values()))
+        listing.scratch = np.array([of_all(o, of[o].of_scratch) for o in operators if o], np.int64)
+        listing.needs = np.array([*self._of_bytes, *listing.scratch], np.int64)
+        listing.of = np.array([*range(len(self._roots)), *[
+            scratch[opened.scratch] for opened in self._open if opened is not None]], np.int64)
+        *firsts, end = _side_by_side(self._chunks([len(c.of_params) for c in of.values()]))
         listing.words = np.zeros(end, np.uint8)
-        contents: list[tuple[np.dtype[Any], Sequence[object]]] = [
-            (np.dtype(np.uint32), c.params) for c in of.values() if c.params]
-        contents += [(x.dtype, values) for x, values in self._builder.written]
+        at = iter(firsts)
         changes: dict[np.dtype[Any], list[tuple[int, int]]] = {}
-        for first, (dtype, values) in zip(places, contents):
-            changes.setdefault(dtype, []).extend(
-                (first // dtype.itemsize + i, joined.add(n)) for i, n in enumerate(values))
+        for (x, _), numbers, first in zip(self._written, self._of_written_numbers, at):
+            changes.setdefault(x.dtype, []).extend(
+                (first // x.dtype.itemsize + i, n) for i, n in enumerate(numbers))
+        of_words = []
+        for o, c in of.items():
+            if c.of_params:
+                first = next(at)
+                changes.setdefault(np.dtype(np.uint32), []).extend(
+                    (first // 4 + i, of_all(o, n)) for i, n in enumerate(c.of_params))
+                of_words.append((self._sources.number(self._params[o]), first))
+        listing.words_at = np.array(of_words, np.int64).reshape(-1, 2).T
         listing.changes = [(dtype, *np.array(pairs, np.int64).reshape(-1, 2).T)
                            for dtype, pairs in changes.items()]
-        at = iter(places)
-        params = {o: Words(next(at)) for o in of if of[o].params}
-        written = {x.storage: first for (x, _), first in zip(self._written, at)}
+        return listing
 
-        def source(s: Storage | None) -> Source | None:
-            if s is None or s.root not in written:
-                return s
-            if is_open(s.begin):
-                raise Unlisted("a part of numbers that begins where sizes say")
-            return Words(written[s.root] + s.begin)
-
-        runtime = self._builder.device.runtime
-        for step, opened in zip(self._steps, self._open):
-            if opened is None:
-                with runtime.lock:
-                    own = step.compiled.own_memory()
-                steps.add(step.compiled, [*map(source, step.storages), *own], None)
-                continue
-            c = of[opened.operator]
-            *tensors, _, persistent = map(source, self._storages(opened, c))
+    def _piece(self, opened: _OpenStep, c: OperatorClass) -> Piece:
+        """A step of a class in arrays. Raises Unlisted."""
+        if c not in opened.pieces:
+            if c.forms is None:
+                raise Unlisted("a class without forms")
+            runtime = self._builder.device.runtime
+            *tensors, _, persistent = map(self._source, self._storages(opened, c))
             with runtime.lock:
                 nbytes = c.compiled.plan.zeroed_bytes
                 zeroed = runtime.zeros.take(nbytes) if nbytes else None
-            steps.add(c.compiled, [*tensors, opened.scratch, persistent, zeroed,
-                                   params.get(opened.operator)], c.changes)
-        steps.finish()
-        self._builder.prepare()
-        listing.lies = {i: lies for i, source in enumerate(steps.sources)
-                        if (lies := self._lies_in_all(source)) is not None}
-        return listing
+            params = self._params.setdefault(opened.operator, Words()) if c.of_params else None
+            opened.pieces[c] = Piece(
+                c.forms, [*tensors, opened.scratch, persistent, zeroed, params], self._sources,
+                _same)
+        return opened.pieces[c]
+
+    def _closed_piece(self, number: int) -> Piece:
+        """A step without open sizes in arrays. Raises Unlisted, or TypeError."""
+        if number not in self._closed:
+            step = self._steps[number]
+            with self._builder.device.runtime.lock:
+                own = step.compiled.own_memory()
+            self._closed[number] = Piece(
+                Forms(step.compiled, None, self._line),
+                [*map(self._source, step.storages), *own], self._sources, _same)
+        return self._closed[number]
+
+    def _source(self, s: Storage | None) -> Storage | None:
+        """The source at a slot. Raises Unlisted."""
+        if s is not None and s in self._of_written and is_open(s.begin):
+            raise Unlisted("a part of numbers that begins where sizes say")
+        return s
 
     def _listed(
         self, values: Sequence[int], layout: _Layout, listing: _Listing, numbers: np.ndarray
@@ -541,54 +612,40 @@ class OpenPlan:
                 values, layout, listing.classes,
                 {o: c.at(values) for o, c in listing.classes.items()}, held)
 
-        plan = self._recorded(layout, steps, numbers[listing.rest].tolist(), listing.pipelines)
-        if id(listing) not in layout.listed:
-            layout.listed[id(listing)] = PlacedSteps(
-                listing.steps, self._lies(listing, layout))
-        placed = layout.listed[id(listing)]
-        plan.record_at_once = lambda: placed.record(numbers, held)
+        plan = self._recorded(layout, steps, numbers[self._of_rest].tolist(), listing.pipelines)
+        if layout.sources is None:
+            layout.sources = PlacedSources(self._sources, lambda source: self._lies(source, layout))
+        sources, at = layout.sources, (listing.words_at[0], listing.words_at[1])
+        plan.record_at_once = lambda: sources.record(listing.steps, numbers, at, held)
         return plan
 
-    def _lies(self, listing: _Listing, layout: _Layout) -> list[Lies]:
-        """Where sources lie in a layout."""
-        lies, twins = [], layout.twins
-        for i, source in enumerate(listing.steps.sources):
-            if (known := listing.lies.get(i)) is not None:
-                lies.append(known)
-                continue
-            assert isinstance(source, Storage)
-            number = listing.begins.get(source)
-            here = twins[source if number is None else source.root]
-            root, begin = here.root, here.begin
-            if root in layout.moving:
-                lies.append(Lies(root, begin, number))
-            elif root.allocation is None:  # it has no bytes, as no step needs them
-                lies.append(Lies(layout.anywhere(), 0))
-            else:
-                lies.append(Lies(root.allocation, root.offset + begin, number))
-        return lies
-
-    def _lies_in_all(self, source: Source) -> Lies | None:
-        """Where a source lies in each layout. None for a storage that has memory in each."""
+    def _lies(self, source: Source, layout: _Layout) -> Lies:
+        """Where a source lies in a layout."""
         if isinstance(source, Words):
-            return Lies(None, source.offset)
+            return Lies(None, 0)
         if isinstance(source, tuple):
             return Lies(*source)
-        if source in self._twinned:
-            return None
-        return Lies(*source.slot())
+        if source.root in self._written_at:
+            return Lies(None, self._written_at[source.root] + source.begin)
+        if source not in self._twinned:
+            return Lies(*source.slot())
+        number = self._begins.get(source)
+        here = layout.twins[source if number is None else source.root]
+        root, begin = here.root, here.begin
+        if root in layout.moving:
+            return Lies(root, begin, number)
+        if root.allocation is None:  # it has no bytes, as no step needs them
+            return Lies(layout.anywhere(), 0)
+        return Lies(root.allocation, root.offset + begin, number)
 
-    def _room(
-        self, values: Sequence[int], compiled: Mapping[OpenOperator, CompiledOperator]
-    ) -> _Layout:
-        """A layout of memory for these sizes. A new one if they need more."""
+    def _room(self, values: Sequence[int], scratch: Iterable[int]) -> _Layout:
+        """A layout of memory for these sizes, and for so many bytes of scratch memory of each step
+        with open sizes. A new one if they need more."""
         larger = False
-        for opened in self._open:
-            if opened is not None:
-                nbytes = compiled[opened.operator].plan.temporary_bytes
-                if nbytes > self._scratch[opened.scratch]:
-                    self._scratch[opened.scratch] = room_for(nbytes)
-                    larger = True
+        for opened, nbytes in zip([x for x in self._open if x is not None], scratch):
+            if nbytes > self._scratch[opened.scratch]:
+                self._scratch[opened.scratch] = room_for(nbytes)
+                larger = True
         sizes, layout = self._bytes(*values), self._layout
         if larger or layout is None or np.any(layout.capacity[:len(sizes)] < sizes):
             layout = self._layout = self._lay_out(values, sizes)

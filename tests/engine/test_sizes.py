@@ -12,7 +12,7 @@ from kompute_dml.layout import coalesce, packed_strides, reshape_strides
 from kompute_dml.lowering.walk import Walk
 from kompute_dml.sizes import (
     Guards,
-    Joined,
+    Line,
     MixedTraces,
     SizeTrace,
     evaluator,
@@ -171,22 +171,26 @@ def test_arrays_of_sizes() -> None:
     assert line.astype(np.int64).tolist() == [5, 2, 7] and trace.settled
 
 
-def test_numbers_of_several_traces_are_one_line() -> None:
-    """Equal expressions are one number, and there is none where a guard of a trace fails."""
-    traces = [SizeTrace(), SizeTrace()]
-    (n, m), (p, q) = ([trace.variable(v) for v in (8, 3)] for trace in traces)
-    assert n % 4 == 0 and q < 9 and 100 // m == 33
-    joined = Joined(traces)
-    wanted = [(n // 3 + m, lambda a, b: a // 3 + b), (q + p // 3, lambda a, b: a // 3 + b),
+def test_a_line_has_the_numbers_of_a_trace() -> None:
+    """Equal expressions are one number, and there are none where a guard fails."""
+    trace = SizeTrace()
+    n, m = (trace.variable(v) for v in (8, 3))
+    assert n % 4 == 0 and m < 9 and 100 // m == 33
+    line = Line(trace)
+    wanted = [(n // 3 + m, lambda a, b: a // 3 + b), (m + n // 3, lambda a, b: a // 3 + b),
               (7, lambda a, b: 7), (m * 5, lambda a, b: 5 * b), (-2, lambda a, b: -2),
-              (7, lambda a, b: 7), (p // (q + 1), lambda a, b: a // (b + 1))]
-    places = [joined.add(number) for number, _ in wanted]
-    assert len(set(places)) == 5 and places[0] == places[1] and places[2] == places[5]
+              (7, lambda a, b: 7), (n // (m + 1), lambda a, b: a // (b + 1))]
+    places = [line.add(number) for number, _ in wanted]
+    assert places[0] == places[1] and places[2] == places[5] and len(set(places)) == 5
+    assert line.settled == [7, -2] and [i for i in places if i < 0] == [-1, -2, -1]
     for a, b in ((8, 3), (40, 3), (0, 3)):
-        line = joined.of((a, b))
-        assert line is not None and line.dtype == np.int64
-        assert line[places].tolist() == [expected(a, b) for _, expected in wanted]
+        numbers = line.of((a, b))
+        assert numbers is not None
+        numbers = [*numbers, *reversed(line.settled)]  # so -1 is the first of these
+        assert [numbers[i] for i in places] == [expected(a, b) for _, expected in wanted]
     for a, b in ((9, 3), (8, 9), (8, 0), (8, 4)):
-        assert joined.of((a, b)) is None
+        assert line.of((a, b)) is None
     with pytest.raises(TypeError, match="whole number"):
-        joined.add(n / 2)
+        line.add(n / 2)
+    with pytest.raises(MixedTraces):
+        line.add(SizeTrace().variable(8))

@@ -87,6 +87,8 @@ def test_words_are_those_of_a_plan_for_the_sizes_alone(
         if case.op not in _FOLDED:
             assert records(ours) == records(alone), named
         at_once.compare(ours)
+        if ours.common is not None and not ours.common.sized:  # and the classes may be new
+            assert ours.record_at_once is not None
         if shapes != shapes_of(case, _TURNS[turn - 1]):
             assert turn == 0 or ours.common is not None, region._open.declined
         planned = region.planned - turn - 1
