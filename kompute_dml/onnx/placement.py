@@ -22,6 +22,10 @@ _FEW = 1024
 _SIZES = ("group",)
 """Attributes that are sizes."""
 
+_COUNTS = tuple(map(np.dtype, ("int64", "int32", "bool")))
+COUNTS = "it counts for a node that ONNX Runtime runs"
+_UNKNOWN = "the host would have to know a value that only the device does"
+
 Rows = dict[OnnxNode, Mapping]
 
 
@@ -43,10 +47,10 @@ class Placement:
 def place(
     nodes: Sequence[OnnxNode], device: Device,
     claimed: Callable[[OnnxNode], bool] = lambda node: True,
-    outputs: Collection[OnnxValue] | None = None,
+    outputs: Collection[OnnxValue] | None = None, *, is_nested: bool = False,
 ) -> Placement:
     """Place ``nodes``, which are in an order in which they can run. ``outputs`` are the values that
-    leave the graph; None if any may."""
+    leave the graph; None if any may. ONNX Runtime reads those of a nested graph."""
     rows = {node: mapping.candidate(node, device) for node in nodes if claimed(node)}
     doubtful = [node for node, row in rows.items() if isinstance(row, str) and doubles.has(node)]
     if doubtful:
@@ -77,13 +81,47 @@ def place(
                 continue
             if any((v := node.input(i)) is not None
                    and not _knows(v, known, computed, result.wanted) for i in row.host):
-                result.reasons[node] = "the host would have to know a value that only the device " \
-                                       "does"
+                result.reasons[node] = _UNKNOWN
                 continue
         if node in candidates:
             result.rows[node] = candidates[node]
         computed.update(v for v in node.outputs if v is not None)
+    left = _leave_counting(nodes, result, outputs if is_nested and outputs is not None else ())
+    if left and _UNKNOWN in result.reasons.values():
+        result = place(nodes, device, lambda node: node not in left and claimed(node), outputs,
+                       is_nested=is_nested)
+        result.reasons.update(dict.fromkeys(left, COUNTS))
     return result
+
+
+def _leave_counting(
+    nodes: Sequence[OnnxNode], placed: Placement, read: Collection[OnnxValue]
+) -> set[OnnxNode]:
+    """Leave to ONNX Runtime what counts for a node that it runs, or for values that it has to
+    ``read``: whole numbers that follow from inputs of the graph and from nodes of ONNX Runtime's.
+    A path from a region to such a node and back would cut the region in two. Returns the nodes."""
+    makers = {v: node for node in nodes for v in node.outputs if v is not None}
+    counting: set[OnnxNode] = set()
+    """Nodes of the device whose inputs the host has."""
+    for node in nodes:
+        row = placed.rows.get(node)
+        if node in placed and not (row is not None and row.multiplies) and all(
+                v is None or v.dtype in _COUNTS for v in node.outputs) and all(
+                v is None or v.constant is not None or (maker := makers.get(v)) is None
+                or maker in counting or maker not in placed for v in node.inputs):
+            counting.add(node)
+    left: set[OnnxNode] = set()
+    read_by_others: set[OnnxValue | None] = {*read}
+    for node in reversed(nodes):
+        if node not in placed:
+            read_by_others.update(node.inputs)
+        elif node in counting and not read_by_others.isdisjoint(node.outputs):
+            placed.rows.pop(node, None)
+            placed.host.discard(node)
+            placed.reasons[node] = COUNTS
+            left.add(node)
+            read_by_others.update(node.inputs)
+    return left
 
 
 def _tried(

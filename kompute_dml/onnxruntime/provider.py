@@ -277,7 +277,8 @@ class Provider:
         nodes = fuse(reader.graph)
         if not reader.is_nested:
             self.results = {v.name for v in reader.graph.outputs}
-        placed = place(nodes, self.device, self._names, reader.graph.outputs)
+        placed = place(nodes, self.device, self._names, reader.graph.outputs,
+                       is_nested=reader.is_nested)
         self.rows = placed.rows
         wanted = []
         parts = regions(nodes, placed.__contains__)

@@ -27,7 +27,17 @@ from kompute_dml.onnxruntime import provider
 from kompute_dml.onnxruntime.graph import GraphReader
 from kompute_dml.operators import base
 from kompute_dml.validation_cache import ValidationCache
-from onnx_graphs import BOOL, FLOAT, cpu, model, needs_provider, node, placement, quantized_dense
+from onnx_graphs import (
+    BOOL,
+    FLOAT,
+    INT64,
+    cpu,
+    model,
+    needs_provider,
+    node,
+    placement,
+    quantized_dense,
+)
 from provider_tools import NAME, K, N, session
 
 pytestmark = needs_provider
@@ -122,6 +132,28 @@ def test_by_default_only_regions_with_a_product_are_claimed(rng: np.random.Gener
     assert {"MatMulInteger", "Relu"} <= {*placement(usual, NAME)}
     assert placement(usual, "CPUExecutionProvider") == ["Det", "Neg"]
     assert placement(everything, "CPUExecutionProvider") == ["Det"]
+
+
+def test_what_counts_for_a_node_of_onnx_runtime_is_left_to_it(rng: np.random.Generator) -> None:
+    """Places that only a run tells, as those of images: numbers of the graph's inputs say which.
+    Whole numbers that the device computes of floats stay on it."""
+    nodes = [
+        node("Mul", "sizes sizes", "squares"), node("Greater", "squares four", "which"),
+        node("Compress", "three which", "places"), node("Neg", "x", "a"),
+        node("Gather", "a places", "rows"), node("Abs", "x", "b"),
+        node("ArgMax", "b", "best", axis=1, keepdims=0), node("Mul", "best best", "far"),
+        node("NonZero", "far", "there"),
+    ]
+    built = model(nodes, [("x", FLOAT, [3, 3]), ("sizes", INT64, [3])],
+                  [("rows", FLOAT, None), ("there", INT64, None)],
+                  {"four": np.array(4), "three": np.arange(3)})
+    ours = session(built, False, claim="all")
+    assert placement(ours, "CPUExecutionProvider") == ["Compress", "Greater", "Mul", "NonZero"]
+    assert placement(ours, NAME) == ["Abs", "ArgMax", "Gather", "Mul", "Neg"]
+    for sizes in ([1, 5, 3], [9, 2, 0], [3, 3, 3]):
+        feed = {"x": rng.standard_normal((3, 3)).astype(np.float32), "sizes": np.array(sizes)}
+        for got, wanted in zip(ours.run(None, feed), cpu(built).run(None, feed)):
+            np.testing.assert_array_equal(got, wanted)
 
 
 def test_values_stay_on_the_device_inside_a_region(
