@@ -12,6 +12,7 @@ from enum import IntEnum
 from ..desc import TensorDesc
 from ..layout import Ints, power_of_two
 from ..runtime.traits import DeviceTraits
+from ..sizes import is_open
 from .activation import fused_activation
 from .builder import PlanBuilder
 from .plan import UNUSED
@@ -23,7 +24,7 @@ _KEPT, _MOST_KEPT = 4, 8
 """Pieces in the registers of an invocation: enough to hide the latency of reads."""
 _PASSES = 63
 """Passes of loops that a piece takes at most."""
-_LONG_PART = 1 << 13
+_LONG_PART = 1 << 11
 """The least pieces that are worth a workgroup on a GPU."""
 _ABSENT, _WALKED, _VECTORS = range(3)
 """Values of the shader's SCALE and BIAS."""
@@ -66,12 +67,8 @@ def normalize_rows(
     affine = [getattr(p.desc, slot, None) for slot in ("scale_tensor", "bias_tensor")]
     strides = [x.strides, y.strides, *(broadcast_strides(t, x) for t in affine)]
     rows, columns = split_dimensions(x.sizes, axes, *strides)
-    each = 16 // x.data_type.itemsize
-    modes = _vectors(x, y, affine, rows, columns, each)
-    if any(t is not None and not t.is_aligned for t in (addend, total)):
-        modes = None
-    if modes is None:
-        each, modes = 1, [_ABSENT if t is None else _WALKED for t in affine]
+    beside = [t for t in (addend, total) if t is not None]
+    each, modes, runs = _pieces(x, y, affine, beside, rows, columns)
     pieces = columns.count // each
     subgroups = uses_subgroups(p)
     rows_contiguous = each == 1 and columns.strides[0][-1] != 1 and rows.strides[0][-1] == 1
@@ -103,7 +100,8 @@ def normalize_rows(
             spec={"LOCAL_SIZE": teams.local_size, "TYPE": x.data_type.code, "KIND": kind,
                   "TEAM": teams.team, "EACH": each, "KEPT": teams.kept,
                   "FITS": teams.fits and parts == 1, "STAGE": stage,
-                  "ONE_DIMENSION": len(columns.sizes) == 1, "SCALE": modes[0], "BIAS": modes[1],
+                  "ONE_DIMENSION": len(columns.sizes) == 1, "RUNS": runs,
+                  "SCALE": modes[0], "BIAS": modes[1],
                   **fused.spec, "ADDEND": addend is not None,
                   "TOTAL": total is not None and stage != _PARTIAL},
         )
@@ -121,20 +119,40 @@ def broadcast_strides(t: TensorDesc | None, x: TensorDesc) -> Ints:
     return tuple(s if n == m else 0 for n, m, s in zip(t.sizes, x.sizes, t.strides))
 
 
-def _vectors(
-    x: TensorDesc, y: TensorDesc, affine: Sequence[TensorDesc | None], rows: Walk, columns: Walk,
-    each: int,
-) -> list[int] | None:
-    """The shader's SCALE and BIAS if rows consist of whole vectors; else None."""
-    tensors = [x, y, *affine]
+def _pieces(
+    x: TensorDesc, y: TensorDesc, affine: Sequence[TensorDesc | None],
+    beside: Sequence[TensorDesc], rows: Walk, columns: Walk,
+) -> tuple[int, list[int], bool]:
+    """The elements of a piece, the shader's SCALE and BIAS, and whether pieces lie in runs.
+    ``beside`` are tensors of the input's layout."""
+    whole = 16 // x.data_type.itemsize
+    if all(t.is_aligned for t in (x, y, *beside)):
+        if (modes := _vectors([x, y, *affine], rows, columns, whole, runs=False)) is not None:
+            return whole, modes, False
+        # Of sizes that are open each of these would be a class of its own.
+        each = 1 if is_open(columns.sizes[-1]) else whole
+        while each > 1 and each * x.data_type.itemsize >= 4:
+            if (modes := _vectors([x, y, *affine], rows, columns, each, runs=True)) is not None:
+                return each, modes, True
+            each //= 2
+    return 1, [_ABSENT if t is None else _WALKED for t in affine], False
 
+
+def _vectors(
+    tensors: Sequence[TensorDesc | None], rows: Walk, columns: Walk, each: int, *, runs: bool
+) -> list[int] | None:
+    """The shader's SCALE and BIAS if rows consist of whole vectors, or with ``runs`` if those of
+    the columns' last dimension do; else None."""
     def of_vectors(o: int) -> bool:
-        t = tensors[o]
+        t, strides = tensors[o], columns.strides[o]
         if t is None or not t.is_aligned or any(s % each for s in rows.strides[o]):
             return False
-        return Walk(columns.sizes, columns.strides[o]).contiguous
+        if runs:
+            return strides[-1] == 1 and not any(s % each for s in strides[:-1])
+        return Walk(columns.sizes, strides).contiguous
 
-    if columns.count % each or not of_vectors(0) or not of_vectors(1):
+    size = columns.sizes[-1] if runs else columns.count
+    if size % each or not of_vectors(0) or not of_vectors(1):
         return None
     modes = []
     for o in (2, 3):

@@ -10,7 +10,7 @@
 #define SUBGROUPS
 #endif
 // A team of invocations computes one row, or one part of it. The row is read in pieces: elements, or
-// vectors of 16 bytes. Each invocation reduces KEPT of its pieces at a time, in float32. Then the team
+// vectors of 4, 8 or 16 bytes. Each invocation reduces KEPT of its pieces at a time, in float32. Then the team
 // combines these results. A row that FITS is written from registers. Others are read again.
 #define PARAMS_BINDING 7
 layout(constant_id = 1) const uint TYPE = 36u;
@@ -25,6 +25,7 @@ layout(constant_id = 9) const uint SCALE = 0u;
 layout(constant_id = 10) const uint BIAS = 0u;
 layout(constant_id = 11) const bool ADDEND = false;  // a tensor is added to x and has its layout
 layout(constant_id = 12) const bool TOTAL = false;   // their sum is an output, too
+layout(constant_id = 13) const bool RUNS = false;    // vectors lie in the last dimension of columns, among several
 layout(push_constant) uniform Push {
     uint rows;
     uint pieces;      // of a row
@@ -67,6 +68,9 @@ const uint SOFTMAX = 0u, LOG_SOFTMAX = 1u, HARDMAX = 2u, CENTRED = 3u, SHIFTED =
 const uint WHOLE = 0u, PARTIAL = 1u, FINAL = 2u;  // STAGE
 const uint ABSENT = 0u, WALKED = 1u, VECTORS = 2u;  // SCALE and BIAS
 const bool IS_SOFTMAX = KIND < 2u;
+// A word of a vector has two elements. No constant, of which glslang defines the parts where it is first used.
+#define HALVES (EACH > 1u && BYTES_OF(TYPE) == 2u)
+const uint WORDS = EACH * BYTES_OF(TYPE) / 4u;  // of a vector
 const float LOWEST = -3.40282347e38;
 
 bool has_mean() { return KIND == CENTRED || KIND == SHIFTED; }
@@ -130,7 +134,7 @@ uint[4] column(uint index) {
 }
 
 float element(uvec4 vector, uint e) {
-    if (EACH == 8u) return halves_to_floats(vector[e / 2u])[e % 2u];
+    if (HALVES) return halves_to_floats(vector[e / 2u])[e % 2u];
     return uintBitsToFloat(vector[e]);
 }
 
@@ -138,12 +142,29 @@ uvec4 sum_of(uvec4 a, uvec4 b) {
     uvec4 made = uvec4(0u);
     [[unroll]] for (uint e = 0u; e < EACH; ++e) {
         float sum = element(a, e) + element(b, e);
-        if (EACH == 8u) sum = rounded_to_half(sum);
-        if (EACH == 8u) made[e / 2u] |= float_to_half(sum) << (e % 2u * 16u);
+        if (HALVES) sum = rounded_to_half(sum);
+        if (HALVES) made[e / 2u] |= float_to_half(sum) << (e % 2u * 16u);
         else made[e] = floatBitsToUint(sum);
     }
     return made;
 }
+
+// The vector from element ``at`` on.
+#define VECTOR_OF(name) \
+    uvec4 name##_vector(uint at) { \
+        if (WORDS == 4u) return name##_vectors[at / EACH]; \
+        uvec4 words = uvec4(0u); \
+        [[unroll]] for (uint w = 0u; w < WORDS; ++w) words[w] = name##_words[at * BYTES_OF(TYPE) / 4u + w]; \
+        return words; \
+    }
+VECTOR_OF(x)
+VECTOR_OF(scale)
+VECTOR_OF(bias)
+VECTOR_OF(addend)
+
+#define STORE_VECTOR(name, at, vector) \
+    if (WORDS == 4u) name##_vectors[(at) / EACH] = vector; \
+    else [[unroll]] for (uint w = 0u; w < WORDS; ++w) name##_words[(at) * BYTES_OF(TYPE) / 4u + w] = vector[w];
 
 uvec4 load(uint at, uint piece) {
     if (EACH == 1u) {
@@ -154,8 +175,9 @@ uvec4 load(uint at, uint piece) {
         if (ADDEND && BYTES_OF(TYPE) == 2u) value = rounded_to_half(value);
         return uvec4(floatBitsToUint(value));
     }
-    uvec4 vector = x_vectors[(x_offset + at) / EACH + piece];
-    if (ADDEND) vector = sum_of(vector, addend_vectors[(addend_offset + at) / EACH + piece]);
+    at += RUNS ? column(piece * EACH)[0] : piece * EACH;
+    uvec4 vector = x_vector(x_offset + at);
+    if (ADDEND) vector = sum_of(vector, addend_vector(addend_offset + at));
     return vector;
 }
 
@@ -274,12 +296,14 @@ float result_of(float value, uint place, Knowledge row, vec2 mapping, float fact
 
 void store(uint[4] at, uint piece, uvec4 vector, Knowledge row, vec2 mapping) {
     uint[4] to = column(piece * EACH);
+    uint[4] from = to;
+    if (!RUNS) from = uint[4](piece * EACH, piece * EACH, piece * EACH, piece * EACH);
     float factor = 1.0, added = 0.0;
     uvec4 factors = uvec4(0u), sums = uvec4(0u), made = uvec4(0u);
     if (SCALE == WALKED) factor = scale_float(scale_offset + at[2] + to[2]);
-    if (SCALE == VECTORS) factors = scale_vectors[(scale_offset + at[2]) / EACH + piece];
+    if (SCALE == VECTORS) factors = scale_vector(scale_offset + at[2] + from[2]);
     if (BIAS == WALKED) added = bias_float(bias_offset + at[3] + to[3]);
-    if (BIAS == VECTORS) sums = bias_vectors[(bias_offset + at[3]) / EACH + piece];
+    if (BIAS == VECTORS) sums = bias_vector(bias_offset + at[3] + from[3]);
     float before = 0.0;
     [[unroll]] for (uint e = 0u; e < EACH; ++e) {
         if (SCALE == VECTORS) factor = element(factors, e);
@@ -287,14 +311,16 @@ void store(uint[4] at, uint piece, uvec4 vector, Knowledge row, vec2 mapping) {
         float value = result_of(element(vector, e), piece * EACH + e, row, mapping, factor, added);
         value = finish(value, at[1] + to[1] + e);
         if (EACH == 1u) y_store_float(y_offset + at[1] + to[1], value);
-        else if (EACH == 4u) made[e] = floatBitsToUint(value);
-        else if (e % 2u == 1u) made[e / 2u] = floats_to_halves(before, value);
+        else if (HALVES) made[e / 2u] = floats_to_halves(before, value);  // the second time, of both
+        else made[e] = floatBitsToUint(value);
         before = value;
     }
-    if (EACH != 1u) y_vectors[(y_offset + at[1]) / EACH + piece] = made;
-    if (TOTAL) {
-        if (EACH == 1u) total_store_float(total_offset + at[0] + to[0], element(vector, 0u));
-        else total_vectors[(total_offset + at[0]) / EACH + piece] = vector;
+    if (EACH != 1u) {
+        STORE_VECTOR(y, y_offset + at[1] + from[1], made)
+    }
+    if (TOTAL && EACH == 1u) total_store_float(total_offset + at[0] + to[0], element(vector, 0u));
+    if (TOTAL && EACH != 1u) {
+        STORE_VECTOR(total, total_offset + at[0] + from[0], vector)
     }
 }
 
@@ -357,9 +383,12 @@ void main() {
         }
         return;
     }
-    // The last pieces come first, because a cache may still hold them.
-    for (uint i = (end - begin - lane - 1u) / TEAM + 1u; i > 0u; --i) {
-        uint piece = begin + lane + (i - 1u) * TEAM;
-        store(at, piece, load(at[0], piece), own, mapping);
+    // The last pieces come first, because a cache may still hold them. KEPT of them are read at a time.
+    uint turns = (end - begin - 1u) / (TEAM * KEPT) + 1u;
+    for (uint i = begin + lane + (turns - 1u) * TEAM * KEPT; turns > 0u; --turns, i -= TEAM * KEPT) {
+        [[unroll]] for (uint k = 0u; k < KEPT; ++k)
+            if (i + k * TEAM < end) kept[k] = load(at[0], i + k * TEAM);
+        [[unroll]] for (uint k = 0u; k < KEPT; ++k)
+            if (i + k * TEAM < end) store(at, i + k * TEAM, kept[k], own, mapping);
     }
 }

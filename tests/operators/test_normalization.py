@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import kompute_dml as dml
+from kompute_dml.lowering import rows
 from kompute_dml.operators import normalization
 from test_convolution import set_traits
 
@@ -36,6 +37,45 @@ def test_lines_that_workgroups_divide(
     exact = exact * scale + bias
     unit = float(np.finfo(data_type).eps)
     np.testing.assert_allclose(y.numpy(), exact, rtol=unit, atol=unit + 2e-6)
+
+
+@pytest.mark.parametrize("data_type", ["float32", "float16"])
+@pytest.mark.parametrize(("groups", "places", "channels", "vectors"), [
+    (4, 35, 10, (2, 2)), (3, 50, 20, (4, 4)), (2, 33, 40, (4, 8)), (4, 4200, 10, (2, 2)),
+    (2, 35, 5, (1, 1))])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_groups_of_neighbouring_channels(
+    gpu: dml.Device, rng: np.random.Generator, data_type: str, groups: int, places: int,
+    channels: int, vectors: tuple[int, int], scaled: bool, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are read in the largest vectors that a group's channels consist of. With a scale, one
+    workgroup takes a long group in several turns, else several do."""
+    if scaled:
+        monkeypatch.setattr(rows, "_LONG_PART", 1 << 20)
+    gpu.compiled.clear()
+
+    def grouped(x: dml.Tensor) -> dml.Tensor:
+        return x.reshape(2, places, groups, channels).transpose(0, 2, 1, 3)
+
+    x = rng.uniform(-1, 3, (2, places, groups * channels)).astype(data_type)
+    affine = {name: rng.uniform(0.5, 1.5, (groups, 1, channels)).astype(data_type)
+              for name in (("scale", "bias") if scaled else ())}
+    y = gpu.tensor(np.full_like(x, 7))
+    dml.mean_variance_normalization1(
+        grouped(gpu.tensor(x)), axes=(2, 3), normalize_variance=True, epsilon=1e-5, out=grouped(y),
+        **{name: gpu.tensor(value).broadcast_to(2, groups, places, channels)
+           for name, value in affine.items()})
+    (compiled,) = gpu.compiled.values()
+    each = vectors[data_type == "float16"]
+    assert {(d.spec["EACH"], d.spec["RUNS"]) for d in compiled.plan.execute} == {(each, each > 1)}
+    exact = x.astype(float).reshape(2, places, groups, channels).transpose(0, 2, 1, 3)
+    exact = (exact - exact.mean((2, 3), keepdims=True)) / np.sqrt(
+        exact.var((2, 3), keepdims=True) + 1e-5)
+    if scaled:
+        exact = exact * affine["scale"] + affine["bias"]
+    expected = exact.transpose(0, 2, 1, 3).reshape(x.shape)
+    unit = float(np.finfo(data_type).eps)
+    np.testing.assert_allclose(y.numpy(), expected, rtol=unit, atol=unit + 4e-6)
 
 
 @pytest.mark.parametrize("offset", [0.0, 3000.0])
