@@ -147,8 +147,8 @@ def _probes(job: Job) -> list[tuple[str, bool]]:
             ("vulkan-validationlayers", Path(LAYER).is_file()),
             ("spirv-tools", _has_program("", "spirv-val")),
         ]
-        if shutil.which("apt-get"):  # elsewhere a test of its completion is left out
-            probes.append(("fish", _has_program("", "fish")))
+        if shutil.which("apt-get"):  # elsewhere tests of their completion are left out
+            probes += [(shell, _has_program("", shell)) for shell in ("fish", "zsh")]
     return probes
 
 

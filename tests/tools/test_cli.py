@@ -271,6 +271,14 @@ _IN_SHELLS = {
     "fish": """kompute-dml completion fish | source
         complete -C 'kompute-dml bench --sc'
     """,
+    # What shows the candidates works in a line editor alone, so stand-ins print them.
+    "zsh": """compdef() { }
+        compadd() { print -l -- $completions }
+        _describe() { print -l -- $completions_with_descriptions }
+        eval "$(kompute-dml completion zsh)"
+        words=(kompute-dml bench --sc); CURRENT=3
+        _kompute_dml_completion
+    """,
 }
 
 
