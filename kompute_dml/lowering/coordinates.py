@@ -41,7 +41,7 @@ def _simple(value: float) -> Fraction:
     return near if np.float32(near) == np.float32(value) else exact
 
 
-class Line(NamedTuple):
+class Affine(NamedTuple):
     """Output o lies at (``step`` * o + ``first``) / ``divisor`` of the input."""
 
     step: int
@@ -49,14 +49,14 @@ class Line(NamedTuple):
     divisor: int
 
     @classmethod
-    def through(cls, first: Fraction, step: Fraction) -> Line:
+    def through(cls, first: Fraction, step: Fraction) -> Affine:
         divisor = math.lcm(step.denominator, first.denominator)
         return cls(int(step * divisor), int(first * divisor), divisor)
 
     @classmethod
     def of_scale(
         cls, n: int, outputs: int, scale: float, in_offset: float, out_offset: float
-    ) -> Line:
+    ) -> Affine:
         """(o - ``out_offset``) / ``scale`` - ``in_offset``, of ``n`` elements and so many outputs.
 
         A scale that rounds as the ratio of the sizes does, or as that of the distances from the
@@ -72,12 +72,12 @@ class Line(NamedTuple):
             step = 1 / ratio(scale, Fraction(outputs, n), *([distances] if distances else []))
         return cls.through(-ratio(out_offset) * step - ratio(in_offset), step)
 
-    def moved(self, by: Fraction) -> Line:
+    def moved(self, by: Fraction) -> Affine:
         """The line whose coordinates are larger by so much."""
-        return Line.through(Fraction(self.first, self.divisor) + by,
+        return Affine.through(Fraction(self.first, self.divisor) + by,
                             Fraction(self.step, self.divisor))
 
-    def rounded(self, rounding: int) -> Line:
+    def rounded(self, rounding: int) -> Affine:
         """The line whose floors are the nearest elements of this one."""
         by = {HALVES_UP: Fraction(1, 2), UP: 1 - Fraction(1, self.divisor), DOWN: Fraction()}
         return self.moved(by[rounding])

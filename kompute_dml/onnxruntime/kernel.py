@@ -22,7 +22,7 @@ from .host import HostRegion
 from .trace import now
 
 if TYPE_CHECKING:
-    from .memory import DeviceMemory, Piece
+    from .memory import DeviceMemory, Span
     from .provider import Provider
 
 
@@ -44,7 +44,7 @@ class Repeat(NamedTuple):
     plan: RecordedPlan
     shared: dict[int, int]
     places: Places
-    pieces: list[tuple[DeviceMemory, int, weakref.ref[Piece]]]
+    pieces: list[tuple[DeviceMemory, int, weakref.ref[Span]]]
     """What lies at the addresses of the shared inputs. It does not hold their memory."""
     others: list[int]
     """The inputs that are not shared."""

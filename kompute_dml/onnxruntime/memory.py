@@ -33,7 +33,7 @@ def adapter_of(address: int) -> int:
     return (address - FIRST) >> _BITS
 
 
-class Piece:
+class Span:
     """Bytes of a tensor in device memory, in a plan's result, or on the host."""
 
     def __init__(
@@ -78,11 +78,11 @@ class DeviceMemory:
         self._next = FIRST + (adapter << _BITS)
         self._ranges: dict[int, int] = {}
         """Sizes of allocated ranges by first address."""
-        self._pieces: list[Piece] = []
+        self._pieces: list[Span] = []
         """Pieces sorted by address. No two overlap."""
         self._starts: list[int] = []
         """Their first addresses."""
-        self._at: dict[int, Piece] = {}
+        self._at: dict[int, Span] = {}
         """The same by first address."""
         self._left: deque[tuple[int, int]] = deque()
         """Addresses and sizes of ranges that were freed while another thread held the lock."""
@@ -133,17 +133,17 @@ class DeviceMemory:
     def write(self, address: int, data: np.ndarray) -> None:
         """Copy bytes from the host to an address."""
         if data.nbytes <= SMALL:
-            self._put(Piece(address, data.nbytes, None, data.copy()))
+            self._put(Span(address, data.nbytes, None, data.copy()))
             return
         device = shared_device(self.adapter)
         allocation = device.allocate(data.nbytes, True)  # what is locked takes no keywords
         device.write(allocation, 0, data)
-        self._put(Piece(address, data.nbytes, device, Slot(allocation, 0)))
+        self._put(Span(address, data.nbytes, device, Slot(allocation, 0)))
 
     def lend(self, address: int, data: np.ndarray) -> None:
         """Let bytes of the host, which stay as they are until :meth:`settle`, lie at an
         address."""
-        self._put(Piece(address, data.nbytes, None, data))
+        self._put(Span(address, data.nbytes, None, data))
 
     def settle(self, address: int, nbytes: int) -> None:
         """Copy what was lent, as far as it still lies there. Other contents may have taken the
@@ -155,14 +155,14 @@ class DeviceMemory:
 
     def put(self, address: int, result: Result) -> None:
         """Put a plan's result at an address."""
-        self._put(Piece(address, result.nbytes, result.device, result))
+        self._put(Span(address, result.nbytes, result.device, result))
 
     def copy(self, source: int, address: int, nbytes: int) -> None:
         """Copy the contents of an address, on the device if they are there."""
         with self._lock:
             content = self.find(source, nbytes)
             if isinstance(content, Resident):
-                self._put(Piece(address, nbytes, content.device, content.copied()))
+                self._put(Span(address, nbytes, content.device, content.copied()))
             else:
                 self.write(address, content)
 
@@ -175,7 +175,7 @@ class DeviceMemory:
             assert piece.device is not None
             return Resident(piece.device, piece.lies, address - piece.at, nbytes)
 
-    def piece_at(self, address: int) -> Piece | None:
+    def piece_at(self, address: int) -> Span | None:
         """The piece that begins at an address."""
         return self._at.get(address)
 
@@ -187,12 +187,12 @@ class DeviceMemory:
                     not isinstance(piece.lies, Slot)):
                 lies = self.find(address, nbytes)
                 if isinstance(lies, Resident):
-                    piece = Piece(address, nbytes, lies.device, lies.copied())
+                    piece = Span(address, nbytes, lies.device, lies.copied())
                 else:
                     device = shared_device(self.adapter)
                     allocation = device.allocate(nbytes, True)
                     device.write(allocation, 0, lies)
-                    piece = Piece(address, nbytes, device, Slot(allocation, 0))
+                    piece = Span(address, nbytes, device, Slot(allocation, 0))
                 self._put(piece)
             assert piece.device is not None and not isinstance(piece.lies, np.ndarray)
             return Resident(piece.device, piece.lies, 0, nbytes)
@@ -221,7 +221,7 @@ class DeviceMemory:
 
     # Contents by address
 
-    def _within(self, begin: int, end: int) -> list[Piece]:
+    def _within(self, begin: int, end: int) -> list[Span]:
         first = max(bisect_right(self._starts, begin) - 1, 0)
         pieces = []
         for piece in self._pieces[first:]:
@@ -231,7 +231,7 @@ class DeviceMemory:
                 pieces.append(piece)
         return pieces
 
-    def _holder(self, address: int, nbytes: int) -> Piece | None:
+    def _holder(self, address: int, nbytes: int) -> Span | None:
         """The piece that holds all of the bytes."""
         piece = self._at.get(address)
         if piece is not None and piece.nbytes >= nbytes:
@@ -241,12 +241,12 @@ class DeviceMemory:
             return None
         return self._pieces[first]
 
-    def _put(self, piece: Piece) -> None:
+    def _put(self, piece: Span) -> None:
         with self._lock:
             self._clear(piece.at, piece.end)
             self._insert(piece)
 
-    def _insert(self, piece: Piece) -> None:
+    def _insert(self, piece: Span) -> None:
         place = bisect_right(self._starts, piece.at)
         self._pieces.insert(place, piece)
         self._starts.insert(place, piece.at)
@@ -259,9 +259,9 @@ class DeviceMemory:
             if piece.at < begin or piece.end > end:
                 data = piece.bytes()
                 if piece.at < begin:
-                    rest.append(Piece(piece.at, begin - piece.at, None, data[: begin - piece.at]))
+                    rest.append(Span(piece.at, begin - piece.at, None, data[: begin - piece.at]))
                 if piece.end > end:
-                    rest.append(Piece(end, piece.end - end, None, data[end - piece.at :]))
+                    rest.append(Span(end, piece.end - end, None, data[end - piece.at :]))
             place = bisect_right(self._starts, piece.at) - 1
             del self._pieces[place], self._starts[place], self._at[piece.at]
             for left in rest:

@@ -13,7 +13,7 @@ from ..dtypes import DataType
 from ..errors import UnsupportedError, expect
 from ..layout import Ints, begin_with_vectors, product
 from ..lowering.builder import PlanBuilder
-from ..lowering.coordinates import DOWN, HALVES_UP, UP, Line
+from ..lowering.coordinates import DOWN, HALVES_UP, UP, Affine
 from ..lowering.elementwise import float_bits
 from ..lowering.kernel import Kernel, choose
 from ..lowering.neighbours import Neighbours
@@ -37,7 +37,7 @@ class _Axis(NamedTuple):
     """A resampled dimension."""
 
     dimension: int
-    line: Line
+    line: Affine
     scale: float
     sample_bits: int = 0
 
@@ -112,7 +112,7 @@ def _axes(d: OperatorDesc) -> list[_Axis]:
         same = scale == 1.0 and in_offsets[i] == -out_offsets[i] and x.sizes[i] == y.sizes[i]
         if not same:
             bits = _sample_bits(scale) if antialiased and scale < 0.5 else 0
-            line = Line.of_scale(x.sizes[i], y.sizes[i], scale, in_offsets[i], out_offsets[i])
+            line = Affine.of_scale(x.sizes[i], y.sizes[i], scale, in_offsets[i], out_offsets[i])
             result.append(_Axis(i, line, scale, bits))
     return result
 
@@ -155,7 +155,7 @@ def _blocks(axis: _Axis, in_size: int, out_size: int, block: int) -> _Blocks | N
                    sum(int(n) << 4 * i for i, n in enumerate(near)), tuple(map(float, weights)))
 
 
-def _blocks_of_any_size(line: Line, in_size: int, out_size: int, block: int) -> _Blocks | None:
+def _blocks_of_any_size(line: Affine, in_size: int, out_size: int, block: int) -> _Blocks | None:
     """The same where FLOAT32 is exact: then blocks are alike if whole elements lie between them."""
     step, first, divisor = line
     if (divisor & (divisor - 1) or step * block % divisor or out_size <= block

@@ -12,7 +12,7 @@ from ..dtypes import DataType
 from ..errors import expect
 from ..layout import Ints, begin_with_vectors, product
 from ..lowering.builder import PlanBuilder
-from ..lowering.coordinates import Line
+from ..lowering.coordinates import Affine
 from ..lowering.elementwise import float_bits
 from ..lowering.kernel import Kernel, choose
 from ..lowering.neighbours import Neighbours
@@ -62,7 +62,7 @@ def _readers(n: int, outputs: int, scale: float, x_offset: float, y_offset: floa
     """Of ``n`` elements and so many outputs. Coordinates are those of resampling; ``rounding`` is
     None if it is linear."""
     one, y = np.float32, np.arange(outputs)
-    line = Line.of_scale(n, outputs, scale, x_offset, y_offset)
+    line = Affine.of_scale(n, outputs, scale, x_offset, y_offset)
     if rounding is None:
         place = line.float_places(outputs, n)
         whole = np.floor(place)

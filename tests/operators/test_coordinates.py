@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import kompute_dml as dml
-from kompute_dml.lowering.coordinates import DOWN, HALVES_UP, UP, Line
+from kompute_dml.lowering.coordinates import DOWN, HALVES_UP, UP, Affine
 from kompute_dml.operators import resample
 
 _PAIRS = 10_000
@@ -48,7 +48,7 @@ def _drawn(count: int) -> Iterator[tuple[int, int, Fraction, float, float]]:
         yield n, made, scale, *offsets
 
 
-def _by_words(line: Line, made: int, n: int) -> np.ndarray | None:
+def _by_words(line: Affine, made: int, n: int) -> np.ndarray | None:
     """The elements as the shader computes them, with 32 bits."""
     words = line.words(made)
     if words is None:
@@ -64,7 +64,7 @@ def _by_words(line: Line, made: int, n: int) -> np.ndarray | None:
 def test_nearest_elements_are_those_of_exact_fractions() -> None:
     by_words = 0
     for i, (n, made, scale, in_offset, out_offset) in enumerate(_drawn(_PAIRS)):
-        line = Line.of_scale(n, made, float(scale), in_offset, out_offset)
+        line = Affine.of_scale(n, made, float(scale), in_offset, out_offset)
         rounding = i % 3
         o = range(made) if made <= 40 else random.Random(i).sample(range(made), 40)
         want = _nearest(n, o, scale, (in_offset, out_offset), rounding)
@@ -81,7 +81,7 @@ def test_nearest_elements_are_those_of_exact_fractions() -> None:
 def test_whole_and_half_coordinates_are_exact_in_float32() -> None:
     counts = 0
     for n, made, scale, in_offset, out_offset in _drawn(_PAIRS // 4):
-        line = Line.of_scale(n, made, float(scale), in_offset, out_offset)
+        line = Affine.of_scale(n, made, float(scale), in_offset, out_offset)
         exact = line.places(made)
         near = (2 * exact == np.floor(2 * exact)) & (exact >= -1) & (exact <= n)
         counts += int(near.sum())
@@ -93,7 +93,7 @@ def test_whole_and_half_coordinates_are_exact_in_float32() -> None:
 def test_scales_that_are_no_ratio(scale: float) -> None:
     """INT64 does not hold all of these numbers."""
     exact = Fraction(float(np.float32(scale)))
-    line = Line.of_scale(9, 13, scale, 0.5, -0.5)
+    line = Affine.of_scale(9, 13, scale, 0.5, -0.5)
     want = [min(max(math.floor((o + _HALF) / exact - _HALF), 0), 8) for o in range(13)]
     assert line.floors(13, 9).tolist() == want
     places = line.float_places(13, 9)
@@ -126,7 +126,7 @@ def test_blocks_of_any_size_are_those_of_each_size(
         known = []
         for size in range(math.ceil((block + 1) / scale), 70):
             outputs = math.floor(size * scale)
-            line = Line.of_scale(size, outputs, scale, *offsets)
+            line = Affine.of_scale(size, outputs, scale, *offsets)
             blocks = resample._blocks(resample._Axis(0, line, scale), size, outputs, block)
             ours = resample._blocks_of_any_size(line, size, outputs, block)
             assert ours is None or ours == blocks, (size, block)

@@ -28,7 +28,7 @@ from ...errors import ValidationError
 from ...graph.array import Array
 from ...graph.builder import Builder
 from ...layout import product
-from ...lowering.coordinates import DOWN, UP, Line, ratio
+from ...lowering.coordinates import DOWN, UP, Affine, ratio
 from ...sizes import any_open, is_open, numbers, whole
 from ..graph import OnnxNode
 from ..lowerings import Inputs, converted, dimension, emit_elementwise, given, host, seen
@@ -111,10 +111,13 @@ def _resized(node: OnnxNode, inputs: Inputs, x: Array) -> tuple[list[int], list[
 
 def _scaled(n: int, scale: np.float32) -> int:
     """The size that a size is scaled to. The product is rounded to float32, as ONNX Runtime's is.
-    That of an open size is exact there, or the number is taken."""
+    That rounding adds at most 2**-13 below 4,096. So of an open size the product is exact where it
+    is not that close below a whole number. Elsewhere the number is taken."""
     exact = Fraction(float(scale))
-    if is_open(n) and n * exact.numerator < 1 << 24 and exact.denominator < 1 << 24:
-        return n * exact.numerator // exact.denominator
+    if is_open(n):
+        above, below = n * exact.numerator, exact.denominator
+        if above < below << 12 and above % below <= below - (below >> 13) - 1:
+            return above // below
     return math.floor(scale * np.float32(int(n)))
 
 
@@ -310,19 +313,19 @@ def _weighted(
 
 def _line(
     node: OnnxNode, size: int, out: int, factor: float, region: np.ndarray | None, d: int
-) -> Line:
+) -> Affine:
     """The input's coordinates of the outputs of dimension ``d``."""
     if region is None:
-        return Line.of_scale(
+        return Affine.of_scale(
             size, out, *_coordinates(_transformation(node), size, out, factor))
     first, last = (ratio(float(v)) * (size - 1) for v in region[:, d])
     if out > 1:
-        return Line.through(first, (last - first) / (out - 1))
-    return Line.through((first + last) / 2, Fraction(1))
+        return Affine.through(first, (last - first) / (out - 1))
+    return Affine.through((first + last) / 2, Fraction(1))
 
 
 def _within(
-    line: Line, size: int, sizes: list[int], d: int, region: np.ndarray | None
+    line: Affine, size: int, sizes: list[int], d: int, region: np.ndarray | None
 ) -> np.ndarray:
     """Which outputs along dimension ``d`` of ``sizes`` lie inside of the input: of crops."""
     places = line.places(sizes[d])
@@ -405,29 +408,29 @@ class _Taps:
         self._rests = self._of("SUBTRACT", places, self._of("MULTIPLY", floors, divisor))
         self._divisor = divisor
 
-    def _line(self) -> Line:
+    def _line(self) -> Affine:
         """As fractions of whole numbers, which may be open."""
         node, size, out, factor = self._node, self._size, self._out, self._factor
         mode = _transformation(node)
         if not isinstance(factor, _Ratio):
             if mode not in _OF_ENDS:
-                return Line.of_scale(size, out, *_coordinates(mode, size, out, factor))
+                return Affine.of_scale(size, out, *_coordinates(mode, size, out, factor))
             exact = ratio(factor)
             top, bottom = exact.numerator * size, exact.denominator  # the resized length
             if mode == "half_pixel_symmetric":
-                return Line(2 * bottom, bottom - bottom * out + exact.numerator * (size - 1),
+                return Affine(2 * bottom, bottom - bottom * out + exact.numerator * (size - 1),
                             2 * exact.numerator)
         else:
             top, bottom = out, 1
         if mode == "align_corners":
-            return Line(bottom * (size - 1), 0, top - bottom) if out > 1 and size > 1 else Line(
+            return Affine(bottom * (size - 1), 0, top - bottom) if out > 1 and size > 1 else Affine(
                 0, 0, 1)
         if mode == "asymmetric":
-            return Line(bottom * size, 0, top)
+            return Affine(bottom * size, 0, top)
         if mode == "pytorch_half_pixel" and out == 1:
-            return Line(0, 0, 1)
+            return Affine(0, 0, 1)
         moved = 0 if mode == _OFF_BY_A_HALF else top
-        return Line(2 * bottom * size, bottom * size - moved, 2 * top)
+        return Affine(2 * bottom * size, bottom * size - moved, 2 * top)
 
     def indices(self) -> list[tuple[Array, Array | None]]:
         """Of each tap: elements by output, and what they weigh."""
