@@ -16,6 +16,7 @@ import os
 import re
 import sys
 import sysconfig
+import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
@@ -326,6 +327,8 @@ class Engine:
         self._file = PipelineFile(adapter)
         if self.shares_pipelines:
             self._share_pipelines()
+        self._coding = threading.Lock()
+        """Several threads are no faster, and the one that plans would wait for each of them."""
         self.moves_longs = adapter.is_cpu and "shaderInt64" in self.features - disabled_features()
         # A CPU driver's device memory is host memory, so copies need no shader.
         self.host_writes_storage = adapter.is_cpu and not os.environ.get(_STAGED)
@@ -440,8 +443,9 @@ class Engine:
             return Pipeline(self.manager.algorithm(compiled, buffers, (1, 1, 1)))
 
     def _code(self, variant: Variant, spec: np.ndarray) -> bytes:
-        code = by_longs(variant.spirv) if self.moves_longs else variant.spirv
-        return live_code(code, spec) if takes_live_code(self.adapter) else code
+        with self._coding:
+            code = by_longs(variant.spirv) if self.moves_longs else variant.spirv
+            return live_code(code, spec) if takes_live_code(self.adapter) else code
 
     @contextlib.contextmanager
     def _making(self, variant: Variant) -> Iterator[None]:

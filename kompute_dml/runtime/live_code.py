@@ -166,8 +166,18 @@ def live_code(code: bytes, spec: np.ndarray) -> bytes:
 
     Calls that no run reaches become undefined values. Functions go that nobody calls then.
     """
+    return _live_code(code, spec.tobytes())
+
+
+_KEPT = 256
+"""Results, of 50 KB on average. The next session of a model needs them again, in threads that take
+the interpreter from the one that plans it."""
+
+
+@functools.lru_cache(_KEPT)
+def _live_code(code: bytes, constants: bytes) -> bytes:
     module = _parsed(code)
-    known = module.values(spec)
+    known = module.values(np.frombuffer(constants, np.uint32))
     waiting, used = list(module.entries), set(module.entries)
     dead: list[_Call] = []
     while waiting:

@@ -154,11 +154,12 @@ class Pipelines:
         of_each = _BYTES_OF_CPU if self._engine.adapter.is_cpu else _BYTES
         return len(shader[0].spirv) * of_each
 
-    def _drop(self, shaders: Collection[Shader]) -> None:
-        """Drop what is compiled of shaders. Recordings that have it go on."""
+    def _drop(self, shaders: Collection[Shader], *, unused: bool = False) -> None:
+        """Drop what is compiled of shaders. Recordings that have it go on. Those that are
+        ``unused`` are not compiled any more, where threads have not begun."""
         for shader in shaders:
             if (compiled := self._compiled.pop(shader, None)) is not None:
-                self._ahead.leave_out(compiled)
+                self._ahead.leave_out(compiled, waiting=unused)
                 self.nbytes -= self._estimate(shader)
         for key in [k for k in self._cache if k[:2] in shaders]:
             del self._cache[key]
@@ -178,7 +179,7 @@ class Pipelines:
                     del self._users[shader]
                     gone.add(shader)
         if gone:
-            self._drop(gone)
+            self._drop(gone, unused=True)
             _return_freed()
 
     def forget(self, block: Block) -> None:
@@ -234,9 +235,12 @@ class _Ahead:
         self._spare.update(dict.fromkeys(new))
         self._start()
 
-    def leave_out(self, compiled: Compiled) -> None:
-        """Do not compile it, if it is spare."""
+    def leave_out(self, compiled: Compiled, *, waiting: bool) -> None:
+        """Do not compile it, if it is spare, or ``waiting``, too."""
         self._spare.pop(compiled, None)
+        if waiting:
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(compiled)
 
     def is_spare(self, compiled: Compiled) -> bool:
         """Whether it is compiled once nothing is waiting."""

@@ -448,13 +448,30 @@ def test_what_nobody_uses_any_more_is_not_compiled(
     engine, cache = one_thread
     engine.goes_on.clear()
     cache.begin(_of("one_hot"))
+    cache.begin(_of("reduce_lines", "gemm.t64"))
     cache.begin_ahead(_of("tile", "scatter"))
-    cache.use(_of("tile"))
-    cache.left.append(_of("tile"))
+    for gone in ("tile", "gemm.t64"):
+        cache.use(_of(gone))
+        cache.left.append(_of(gone))
     cache.drop_left()
     engine.goes_on.set()
     _end(cache)
-    assert engine.done == ["one_hot", "scatter"]
+    assert engine.done == ["one_hot", "reduce_lines", "scatter"]
+
+
+def test_what_has_no_room_any_more_is_compiled(
+    one_thread: tuple[_NoDriver, pipelines.Pipelines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its plan holds it, and needs it at its run."""
+    engine, cache = one_thread
+    engine.goes_on.clear()
+    cache.begin(_of("one_hot"))
+    held = cache.begin(_of("reduce_lines"))
+    monkeypatch.setattr(pipelines, "MAX_BYTES", 1)
+    cache.begin(_of("tile"))
+    engine.goes_on.set()
+    _end(cache)
+    assert len(held) == 1 and engine.done == ["one_hot", "reduce_lines", "tile"]
 
 
 def _noted(device: dml.Device, monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -96,6 +96,8 @@ def test_conditions_of_constants(tmp_path: Path) -> None:
             expected = sum(map(bool, (c(number, flag) for c in CONDITIONS.values())))
             assert functions(live) == 1 + expected, (number, flag)
     assert live_code(code, np.zeros(0, np.uint32)) == live_code(code, np.array([7, 1], np.uint32))
+    assert live_code(code, np.array([7, 1], np.uint32)) is live_code(code, np.uint32([7, 1])), (
+        "computed twice")
 
 
 @pytest.mark.parametrize("number,count", [(0, 4), (1, 5), (2, 2), (3, 4)])
