@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from kompute_dml.graph.passes import decode_products
 from kompute_dml.lowering import measured
 from kompute_dml.onnx.row import MICROSOFT
 from kompute_dml.operators.matrix_multiply import decode, decode_kernels
+from kompute_dml.runtime.traits import DeviceClass
 from onnx_graphs import cpu, model, needs_provider, node
 from provider_tools import last_kernel, session
 from test_gemm import with_figures
@@ -74,6 +76,19 @@ def test_the_kernel_of_one_row_is_for_few_elements(
     with_figures(monkeypatch, gemm_decode=least, gemm_decode_plain=least,
                  gemm_decode_row={"elements": 3 * 64 * 64})
     assert decode.serves(device.target, [_product(rows, bits, block, k)] * 3) == served
+
+
+@pytest.mark.parametrize(("kind", "served"), [
+    (DeviceClass.NVIDIA_HOPPER, True), (DeviceClass.NVIDIA, False), (DeviceClass.AMD_RDNA, False),
+    (DeviceClass.AMD_GCN, False), (DeviceClass.INTEL, False), (DeviceClass.MOBILE, False),
+    (DeviceClass.UNKNOWN, False)])
+def test_classes_in_which_nobody_measured_it_do_not_get_the_kernel_of_one_row(
+    device: dml.Device, monkeypatch: pytest.MonkeyPatch, kind: DeviceClass, served: bool
+) -> None:
+    with_figures(monkeypatch, gemm_decode={"products": 2})
+    target = device.target
+    target = replace(target, traits=replace(target.traits, device_class=kind))
+    assert decode.serves(target, [_product(1, block=32)]) == served
 
 
 class _Graph:

@@ -256,6 +256,7 @@ class _Row(DecodeKernel):
         return 0.0 if self.pays(g, traits) else 2.0
 
     def pays(self, g: DecodeProblem, traits: DeviceTraits) -> bool:
+        # 0 for classes in which it was not measured.
         return g.elements <= measured.figures(traits.device_class, ROW)["elements"]
 
     def lower(self, g: DecodeProblem, p: PlanBuilder) -> None:
