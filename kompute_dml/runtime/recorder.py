@@ -11,6 +11,7 @@ import contextlib
 import functools
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, TypeVar, cast
@@ -54,8 +55,19 @@ class Batch:
     """Dispatches that are submitted together."""
 
     __slots__ = (
-        "allocations", "blocks", "commands", "count", "done", "freed", "freed_bytes", "hazards",
-        "kept", "limit", "names", "ticket",
+        "__weakref__",
+        "allocations",
+        "blocks",
+        "commands",
+        "count",
+        "done",
+        "freed",
+        "freed_bytes",
+        "hazards",
+        "kept",
+        "limit",
+        "names",
+        "ticket",
     )
 
     def __init__(self, commands: CommandList, kept: bool, limit: int) -> None:
@@ -158,6 +170,8 @@ class Recorder:
         self._in_flight: deque[Batch] = deque()
         self._most_in_flight = MAX_IN_FLIGHT if engine.submits_async else 1
         self._spare: list[CommandList] = []
+        self._left: deque[CommandList] = deque()
+        """Those of recordings that are gone."""
         self._timed: list[Batch] | None = None
         """Batches with timestamps; None if there are none to take."""
         self._timed_dispatches = 0
@@ -279,10 +293,19 @@ class Recorder:
             batch = Batch(commands, kept, self._timed_dispatches or MAX_KEPT_BATCH)
             self._timed.append(batch)
             return batch
-        if kept:
-            return Batch(self.engine.command_list(), kept, MAX_KEPT_BATCH)
+        # A driver takes a while to make memory for commands, and to free it.
+        while self._left:
+            self._spare_of(self._left.popleft())
         commands = self._spare.pop() if self._spare else self.engine.command_list()
-        return Batch(commands, kept, MAX_BATCH)
+        batch = Batch(commands, kept, MAX_KEPT_BATCH if kept else MAX_BATCH)
+        if kept and self.engine.rerecords:  # its end may come in any thread
+            weakref.finalize(batch, self._left.append, commands).atexit = False
+        return batch
+
+    def _spare_of(self, commands: CommandList) -> None:
+        """Keep a list that nobody uses any more, unless there are enough."""
+        if len(self._spare) < MAX_IN_FLIGHT and commands.reset():
+            self._spare.append(commands)
 
     def _order(self, batch: Batch, accesses: Sequence[Access], conflict: bool) -> None:
         """Record a barrier if the next dispatch must wait for earlier ones.
@@ -384,8 +407,7 @@ class Recorder:
         if not batch.kept and (self._timed is None or batch not in self._timed):
             commands, batch.commands = batch.commands, None
             batch.hazards.clear()
-            if len(self._spare) < MAX_IN_FLIGHT and commands.reset():
-                self._spare.append(commands)
+            self._spare_of(commands)
 
     def wait(self) -> None:
         """Wait for all batches in flight."""

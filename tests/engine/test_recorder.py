@@ -420,3 +420,24 @@ def test_a_recording_longer_than_a_batch_is_split_and_replays_whole(
     dml.activation_identity(numbers(own), out=chain[0])
     recording.replay()
     np.testing.assert_array_equal(chain[-1].numpy(), np.arange(64))
+
+
+def test_recordings_that_are_gone_leave_their_command_lists_to_others(
+    own: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not own.runtime.engine.rerecords:
+        pytest.skip("this kp records a list once")
+    made = []
+    new = own.runtime.engine.command_list
+    monkeypatch.setattr(own.runtime.engine, "command_list",
+                        lambda *args: made.append(None) or new(*args))
+    x, y = numbers(own), own.empty([64])
+    dml.activation_identity(x, out=y)
+    own.synchronize()
+    for turn in range(4 * MAX_IN_FLIGHT):
+        with own.record() as recording:
+            dml.add(x, x, out=y)
+        recording.replay()
+        del recording
+        np.testing.assert_array_equal(y.numpy(), 2 * x.numpy(), err_msg=str(turn))
+    assert len(made) <= MAX_IN_FLIGHT, len(made)
