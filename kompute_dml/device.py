@@ -71,7 +71,8 @@ MAX_IDLE = 1 << 30
 MAX_IDLE_SHARE = 8
 """... but at most this fraction of the device's memory."""
 MAX_WAITING_TO_FREE = 256 << 20
-"""The most bytes of dropped tensors that pending work may use. Beyond that, an allocation waits."""
+"""The most bytes of dropped tensors that pending work may use. Beyond that, an allocation submits
+it."""
 _NUMPY_1 = np.__version__.startswith("1.")
 _EXIT_SECONDS = 1.0
 """Seconds that the end of the process waits for another thread's call on a device."""
@@ -90,7 +91,7 @@ class _Runtime:
             self.engine.storage, self._drop_block, self.engine.max_buffer,
             min(MAX_IDLE, adapter.device_memory // MAX_IDLE_SHARE), shares_blocks=not whole,
         )
-        self.recorder = Recorder(self.engine, self._make_ticket, self.heap.release, whole)
+        self.recorder = Recorder(self.engine, self._make_ticket, self.heap, whole)
         self.transfer = Transfer(self.recorder, self.pipelines)
         self.windows = Windows(self.recorder, self.transfer)
         self.zeros = Zeros(self.allocate, self.transfer)
@@ -169,7 +170,7 @@ class _Runtime:
         if self.heap.dropped:
             self.collect()
         if self.recorder.waiting_to_free > MAX_WAITING_TO_FREE:
-            self.recorder.synchronize()
+            self.recorder.flush()
         try:
             return self.heap.allocate(nbytes, uploaded)
         except OutOfMemoryError:

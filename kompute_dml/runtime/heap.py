@@ -12,7 +12,7 @@ import weakref
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 ALIGNMENT = 256
 """Offsets and sizes of allocations are multiples of it (DirectML's buffer alignment)."""
@@ -24,6 +24,24 @@ elements of most tables and weights."""
 _FIRST_BLOCK = 16 << 20
 
 
+User: TypeAlias = "weakref.ref[Any] | None"
+"""The submitted batch that may still use a gap."""
+Gap: TypeAlias = "tuple[int, int, User]"
+"""(offset, size, the last user)"""
+
+
+def _pending(user: User) -> Any:
+    """The batch, if the device may still run it."""
+    batch = None if user is None else user()
+    return None if batch is None or batch.done else batch
+
+
+def _later(a: User, b: User) -> User:
+    """The one of two users that is done last."""
+    first, second = _pending(a), _pending(b)
+    return a if second is None or (first is not None and first.order > second.order) else b
+
+
 class Block:
     """One storage buffer on the device."""
 
@@ -33,29 +51,32 @@ class Block:
         self.buffer = buffer
         self.size = size
         self.used = 0
-        self.free: list[tuple[int, int]] = [(0, size)]
-        """(offset, size) of the gaps, sorted by offset. No two gaps touch."""
+        self.free: list[Gap] = [(0, size, None)]
+        """The gaps, sorted by offset. No two gaps touch."""
 
     # take() and give() change the list by one assignment, so an interrupt leaves it valid.
 
     def take(self, gap: int, taken: Range) -> None:
         """Allocate the beginning of a gap."""
-        offset, size = self.free[gap]
+        offset, size, user = self.free[gap]
         nbytes = taken.nbytes
-        rest = [(offset + nbytes, size - nbytes)] if size > nbytes else []
+        rest = [(offset + nbytes, size - nbytes, user)] if size > nbytes else []
         self.free[gap : gap + 1], self.used, taken.block = rest, self.used + nbytes, self
 
     def give(self, taken: Range) -> None:
         """Return a range. It merges with the gaps that it touches."""
         begin, end = taken.offset, taken.offset + taken.nbytes
-        first = after = bisect_left(self.free, (begin, 0))
+        user: User = None if taken.last_use is None else weakref.ref(taken.last_use)
+        first = after = bisect_left(self.free, (begin, 0, None))
         if after < len(self.free) and self.free[after][0] == end:
             end += self.free[after][1]
+            user = _later(user, self.free[after][2])
             after += 1
-        if first and sum(self.free[first - 1]) == begin:
+        if first and sum(self.free[first - 1][:2]) == begin:
             first -= 1
             begin = self.free[first][0]
-        merged = [(begin, end - begin)]
+            user = _later(user, self.free[first][2])
+        merged = [(begin, end - begin, user)]
         self.free[first:after], self.used, taken.block = merged, self.used - taken.nbytes, None
 
 
@@ -71,7 +92,7 @@ class Range(weakref.ref["Allocation"]):
     offset: int
     nbytes: int
     last_use: Any = None
-    """The recorder's mark of the last batch that used it."""
+    """The last batch that used it, or what lay there before. See :class:`.Batch`."""
 
 
 class Allocation:
@@ -128,6 +149,10 @@ class Heap:
     goes, and again if that call was interrupted. Up to ``keep`` bytes of empty blocks are kept,
     because making a block takes milliseconds. Without ``shares_blocks`` every range has a block of
     its own, so that the validation layer can check it.
+
+    A range may be taken while a submitted batch still uses what lay there: later batches wait for
+    it. The new range has that batch as its last use, so that the host waits, too. So the same
+    calls find the same places. A block goes when no batch uses it any more.
     """
 
     def __init__(
@@ -148,6 +173,8 @@ class Heap:
         self.live: dict[int, Range] = {}
         """All allocated ranges, by id. They must be referenced, or their callbacks would not run.
         They cannot be hashed once their allocation is gone."""
+        self.emptied_in_use = False
+        """Whether a block has no range any more, but a batch that uses it."""
         self._keep = keep
         self._shares_blocks = shares_blocks
 
@@ -163,14 +190,21 @@ class Heap:
 
     def allocate(self, nbytes: int, uploaded: bool = False) -> Allocation:
         """A range of at least ``nbytes`` (and at most 255 more), which fits ``max_block``.
-        ``uploaded``: for elements from the host."""
+        ``uploaded``: for elements from the host, which may have to wait where the device still
+        uses a gap."""
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT
         dedicated = uploaded and size > DEDICATED
+        busy: tuple[Block, int] | None = None
         for block in self.blocks if self._shares_blocks and not dedicated else ():
             if block.size - block.used >= size:
-                for gap, (_, room) in enumerate(block.free):
-                    if room >= size:
+                for gap, (_, room, user) in enumerate(block.free):
+                    if room < size:
+                        continue
+                    if not uploaded or _pending(user) is None:
                         return self._take(block, gap, size)
+                    busy = busy or (block, gap)
+        if busy is not None:
+            return self._take(*busy, size)
         # Blocks grow with the memory in use, so that their number stays small. They shrink to the
         # request if memory is short.
         wanted = max(size, min(self.max_block, max(_FIRST_BLOCK, self.reserved // 2)))
@@ -189,15 +223,17 @@ class Heap:
         """Make one block for allocations of so many bytes together, unless a gap has room. Does
         nothing where no block holds them."""
         if not self._shares_blocks or not _FIRST_BLOCK < nbytes <= self.max_block or any(
-                room >= nbytes for block in self.blocks for _, room in block.free):
+                room >= nbytes for block in self.blocks for _, room, _ in block.free):
             return
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT
         with contextlib.suppress(MemoryError):  # smaller ones may fit
             self.blocks.append(Block(self._make_block(size, False), size))
 
     def _take(self, block: Block, gap: int, size: int) -> Allocation:
-        allocation = Allocation(block, block.free[gap][0], size, self.dropped.append)
+        offset, _, user = block.free[gap]
+        allocation = Allocation(block, offset, size, self.dropped.append)
         taken = allocation.range
+        taken.last_use = _pending(user)
         self.live[id(taken)] = taken
         block.take(gap, taken)
         return allocation
@@ -210,10 +246,15 @@ class Heap:
         if block is not None:
             block.give(taken)
         self.live.pop(id(taken), None)
-        if block is None or block.used:
-            return
+        if block is not None and not block.used:
+            self.shed()
+
+    def shed(self) -> None:
+        """Let empty blocks go as :meth:`release` does. Where a batch uses one, call it again once
+        that is done."""
         most = max(self._keep, _FIRST_BLOCK) if self._shares_blocks else 0
-        idle = [b for b in self.blocks if not b.used]
+        idle = [b for b in self.blocks if not b.used and _pending(b.free[0][2]) is None]
+        self.emptied_in_use = len(idle) < sum(not b.used for b in self.blocks)
         total = sum(b.size for b in idle)
         for b in sorted(idle, key=lambda b: (b.size <= most, b.size)):
             if total <= most:
@@ -231,6 +272,6 @@ class Heap:
             raise
 
     def trim(self) -> None:
-        """Give every empty block back to the device."""
+        """Give every empty block back to the device, which must be done with all work."""
         for block in [b for b in self.blocks if not b.used]:
             self._drop(block)

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..errors import DeviceLostError, DmlError, ValidationError
 from .hazards import Access, Hazards
-from .heap import Allocation, Block, Range
+from .heap import Allocation, Block, Heap, Range
 from .kp_engine import CommandList, Dispatches, Engine, HostBuffer, Pipeline
 
 MAX_BATCH = 256
@@ -55,19 +55,8 @@ class Batch:
     """Dispatches that are submitted together."""
 
     __slots__ = (
-        "__weakref__",
-        "allocations",
-        "blocks",
-        "commands",
-        "count",
-        "done",
-        "freed",
-        "freed_bytes",
-        "hazards",
-        "kept",
-        "limit",
-        "names",
-        "ticket",
+        "__weakref__", "allocations", "blocks", "commands", "count", "done", "freed",
+        "freed_bytes", "hazards", "kept", "limit", "names", "order", "ticket",
     )
 
     def __init__(self, commands: CommandList, kept: bool, limit: int) -> None:
@@ -81,10 +70,13 @@ class Batch:
         self.count = 0
         self.done = False
         """Whether the device has finished it."""
+        self.order = 0
+        """The number of its last submit. 0 before the first."""
         self.ticket = 0
         """The number that the device writes at its end, if kp reports no errors."""
         self.freed: list[Range] = []
-        """Ranges that were dropped while the batch used them. They are free once it is done."""
+        """Ranges that were dropped before the batch was submitted. They are free once it is: later
+        batches wait for it."""
         self.freed_bytes = 0
         self.allocations: set[Allocation] = set()
         """Memory that a kept batch uses. The references keep it allocated."""
@@ -144,10 +136,10 @@ class Recorder:
         self,
         engine: Engine,
         make_ticket: Callable[[], tuple[Pipeline, HostBuffer]],
-        release: Callable[[Range], None],
+        heap: Heap,
         whole_blocks: bool = False,
     ) -> None:
-        """``release`` takes freed ranges back. With ``whole_blocks`` every access counts as one to
+        """``heap`` takes freed ranges back. With ``whole_blocks`` every access counts as one to
         the whole block, as for the validation layer."""
         self.engine = engine
         self.lock = threading.RLock()
@@ -159,9 +151,9 @@ class Recorder:
         self.replays = 0
         """Recordings submitted again so far."""
         self.waiting_to_free = 0
-        """Freed bytes that pending batches still use."""
+        """Freed bytes that batches which are not submitted yet use."""
         self._ticket = None if engine.reports_errors else make_ticket()
-        self._release = release
+        self._heap = heap
         self._whole_blocks = whole_blocks
         self._open: Batch | None = None
         self.recording: Recording | None = None
@@ -380,8 +372,13 @@ class Recorder:
             self._open = None
         elif batch is self._recorded:
             self._recorded = None
+        batch.order = self.submits
         for allocation in batch.allocations:
             allocation.range.last_use = batch
+        for dropped in batch.freed:
+            self._heap.release(dropped)
+        waiting = self.waiting_to_free - batch.freed_bytes
+        self.waiting_to_free, batch.freed_bytes, batch.freed = waiting, 0, []
 
     def _retire(self) -> None:
         """Wait for the oldest submit and take its memory back.
@@ -395,10 +392,8 @@ class Recorder:
         except DmlError as error:
             raise self._lose(error) from None
         batch.done = True
-        for dropped in batch.freed:
-            self._release(dropped)
-        waiting = self.waiting_to_free - batch.freed_bytes
-        self.waiting_to_free, batch.freed_bytes, batch.freed = waiting, 0, []
+        if self._heap.emptied_in_use:
+            self._heap.shed()
         # Allocations refer to the batch, and the batch to allocations: break the cycle.
         for allocation in batch.allocations:
             if allocation.range.last_use is batch:
@@ -437,10 +432,10 @@ class Recorder:
         self._batch(aside=False).commands.show_host([buffer])
 
     def free(self, dropped: Range) -> None:
-        """Release a range now, or once the batch that used it last is done."""
+        """Release a range now, or once the batch that used it last is submitted."""
         batch: Batch | None = dropped.last_use
-        if batch is None or batch.done:
-            self._release(dropped)
+        if batch is None or (batch is not self._open and batch is not self._recorded):
+            self._heap.release(dropped)
         else:
             waiting = self.waiting_to_free + dropped.nbytes
             batch.freed.append(dropped)

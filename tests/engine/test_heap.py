@@ -105,9 +105,10 @@ class HeapMachine(RuleBasedStateMachine):
         for block in self.heap.blocks:
             taken = [(a.offset, a.nbytes) for a, _ in self.live if a.block is block]
             assert sum(size for _, size in taken) == block.used
-            ends = [offset + size for offset, size in sorted(block.free)]
-            assert all(e < o for e, (o, _) in zip(ends, sorted(block.free)[1:])), "unmerged"
-            pieces = sorted([*taken, *block.free])
+            gaps = [gap[:2] for gap in sorted(block.free)]
+            ends = [offset + size for offset, size in gaps]
+            assert all(e < o for e, (o, _) in zip(ends, gaps[1:])), "unmerged"
+            pieces = sorted([*taken, *gaps])
             at = 0
             for offset, size in pieces:
                 assert offset == at

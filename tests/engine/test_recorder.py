@@ -198,6 +198,45 @@ def test_ranges_freed_in_use_are_not_handed_out_before_their_submit_is_done(
     assert (again.allocation.block, again.allocation.offset) == place
 
 
+@shared_blocks
+def test_ranges_freed_after_their_submit_are_handed_out_and_the_host_waits(
+    own: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, recorder = numbers(own), own.runtime.recorder
+    own.synchronize()
+    y = dml.activation_identity(x)
+    recorder.flush()
+    batch, place = y.allocation.last_use, (y.allocation.block, y.allocation.offset)
+    if batch.done:
+        pytest.skip("a submit that is waited for")
+    del y
+    waited = []
+    monkeypatch.setattr(recorder, "finish", waited.append)
+    z = own.empty([64])
+    assert (z.allocation.block, z.allocation.offset) == place and own.memory_used == 2 * 256
+    assert z.allocation.last_use is batch
+    own.runtime.transfer._idle(z.allocation)
+    assert waited == [batch], "before the host may write there"
+
+
+@shared_blocks
+def test_a_block_that_a_submit_uses_goes_when_that_is_done(own: dml.Device) -> None:
+    own.runtime.heap._keep = 0
+    kept = own.empty([64])
+    own.synchronize()
+    large = own.empty([(4 << 20) + 64])  # more than a first block
+    dml.activation_relu(large, out=large)
+    own.runtime.recorder.flush()
+    if large.allocation.last_use.done:
+        pytest.skip("a submit that is waited for")
+    before = own.memory_reserved
+    del large
+    own.runtime.collect()
+    assert own.memory_used == 256 and own.memory_reserved == before
+    own.synchronize()
+    assert own.memory_reserved < before and kept.allocation.block is not None
+
+
 def test_a_range_used_by_a_pending_recording_and_by_a_later_call_stays_taken(
     own: dml.Device,
 ) -> None:
