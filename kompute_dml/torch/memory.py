@@ -3,8 +3,9 @@
 PyTorch takes a DLPack capsule of device type ``kDLExtDev`` for a tensor of the registered device
 (https://dmlc.github.io/dlpack/latest/c_api.html). Its address stands for memory that the host
 cannot read. The allocation hangs on the Python object of the tensor's storage, which PyTorch
-keeps for as long as the storage lives. So the capsule's deleter is the C library's ``free``: no
-Python code runs when PyTorch deletes a tensor, in whatever thread.
+keeps for as long as the storage lives. So the capsule has no deleter: no Python code runs when
+PyTorch deletes a tensor, in whatever thread. PyTorch copies all else that the capsule says, so few
+of them serve all tensors.
 """
 
 from __future__ import annotations
@@ -15,10 +16,9 @@ import functools
 import itertools
 import math
 import struct
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -34,15 +34,17 @@ from . import types
 NAME = "kompute"
 """The name of the device type."""
 _EXTENSION = 12  # kDLExtDev
-_libc = ctypes.CDLL("ucrtbase" if sys.platform == "win32" else None)
-_libc.malloc.restype, _libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
-_FREE = ctypes.cast(_libc.free, ctypes.c_void_p).value
 _capsule = ctypes.pythonapi.PyCapsule_New
 _capsule.restype = ctypes.py_object
 _capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_address = ctypes.addressof
 _HEAD = struct.Struct("@Pii iBBH PPQ PP")
 """DLManagedTensor: address, device type and index, dimensions, element type (code, bits, lanes),
 sizes, strides, byte offset, context, deleter."""
+_heads: list[ctypes.Array[ctypes.c_char]] = []
+"""Those that no call fills."""
+_all_heads: list[ctypes.Array[ctypes.c_char]] = []
+"""PyTorch looks for a deleter when a tensor goes, so they stay."""
 _addresses = itertools.count(1)
 _GAP = 1 << 36
 """Bytes between the addresses of two storages, more than a device's buffers hold."""
@@ -91,17 +93,51 @@ def allocate(nbytes: int) -> Allocation:
     return device().allocate((nbytes + 3) & ~3)
 
 
-def adopt(allocation: Allocation | None, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A packed tensor of PyTorch's whose storage is ``allocation``, or has no elements."""
-    spec, rank = types.spec(dtype), len(shape)
-    place = _libc.malloc(_HEAD.size + 8 * max(rank, 1))
-    sizes = place + _HEAD.size
-    head = _HEAD.pack((next(_addresses) % (1 << 26) + 1) * _GAP, _EXTENSION, 0, rank, spec.code,
-                      spec.bits, 1, sizes, 0, 0, 0, _FREE)
-    ctypes.memmove(place, head + struct.pack(f"@{rank}q", *shape), _HEAD.size + 8 * rank)
-    y: torch.Tensor = torch._C._from_dlpack(_capsule(place, b"dltensor", None))
+def adopt(
+    allocation: Allocation | None, shape: Sequence[int], dtype: torch.dtype,
+    strides: tuple[int, ...] | None = None,
+) -> torch.Tensor:
+    """A tensor of PyTorch's whose storage is ``allocation``, or has no elements. It is packed, or
+    has these dense strides."""
+    form = _form(tuple(shape), dtype, strides)
+    head = _heads.pop() if _heads else _head()
+    try:
+        _HEAD.pack_into(
+            head, 0, (next(_addresses) % (1 << 26) + 1) * _GAP, _EXTENSION, 0, form.rank, form.code,
+            form.bits, 1, form.sizes, form.strides, 0, 0, 0)
+        y: torch.Tensor = torch._C._from_dlpack(_capsule(_address(head), b"dltensor", None))
+    finally:
+        _heads.append(head)
     y.untyped_storage().kompute_dml_allocation = allocation
     return y
+
+
+def _head() -> ctypes.Array[ctypes.c_char]:
+    head = ctypes.create_string_buffer(_HEAD.size)
+    _all_heads.append(head)
+    return head
+
+
+class _Form(NamedTuple):
+    """What a capsule says of sizes, strides and type."""
+
+    rank: int
+    code: int
+    bits: int
+    sizes: int
+    """Their address."""
+    strides: int
+    """Their address. 0 for a packed tensor."""
+    numbers: ctypes.Array[ctypes.c_int64]
+    """What lies there."""
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _form(sizes: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...] | None) -> _Form:
+    spec, rank, values = types.spec(dtype), len(sizes), (*sizes, *(strides or ()))
+    numbers = (ctypes.c_int64 * max(len(values), 1))(*values)
+    begin = ctypes.addressof(numbers)
+    return _Form(rank, spec.code, spec.bits, begin, begin + 8 * rank if strides else 0, numbers)
 
 
 def allocation_of(x: torch.Tensor) -> Allocation:
