@@ -131,6 +131,16 @@ class Allocation:
                 self.on_drop(self.range)
 
 
+class Part(Allocation):
+    """Bytes of an allocation, which stays while one of its parts is referenced."""
+
+    __slots__ = ("whole",)
+
+    def __init__(self, whole: Allocation, begin: int, nbytes: int) -> None:
+        self.whole, self.nbytes, self.on_drop = whole, nbytes, None
+        self.block, self.offset, self.range = whole.block, whole.offset + begin, whole.range
+
+
 class Slot(NamedTuple):
     """Where a tensor lies: bytes after the start of an allocation."""
 

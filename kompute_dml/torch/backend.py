@@ -34,7 +34,7 @@ from ..graph.recorded import RecordedPlan
 from ..graph.size_pattern import SizePattern
 from ..graph.switches import OPEN_SIZES, disabled
 from ..layout import is_packed, packed_strides
-from ..runtime.heap import Allocation
+from ..runtime.heap import ALIGNMENT, Part, Place
 from ..sizes import SizeTrace, any_open, evaluator, is_open
 from ..tensors import Tensor
 from . import fallback, memory, types
@@ -50,6 +50,8 @@ MAX_SIZES, MAX_OPEN = 256, 16
 """The most sets of sizes and layouts of a graph, and the most plans for many sizes."""
 _STAGED = object()
 """A tensor of the host that is uploaded with others."""
+_SMALL, _TOGETHER = 256 << 10, 16 << 20
+"""The most bytes of an output that shares memory with others, and of what they share."""
 
 
 class Statistics:
@@ -158,7 +160,7 @@ class _Written(NamedTuple):
         i = bound.index(self.target) if self.target in bound else -1
         return self._replace(in_place=i < 0 or plan.may_write_over(self.place, i))
 
-    def finish(self, args: Arguments, bound: Sequence[Allocation]) -> None:
+    def finish(self, args: Arguments, bound: Sequence[Place]) -> None:
         """Write what the plan has not written."""
         target = args[self.target]
         if self.in_place:
@@ -166,7 +168,7 @@ class _Written(NamedTuple):
         elif self.value is not None:
             with torch.no_grad():
                 target.copy_(memory.adopt(
-                    bound[self.place], self.value.shape, self.value.dtype))
+                    bound[self.place][0], self.value.shape, self.value.dtype))
 
 
 class _Ready(NamedTuple):
@@ -178,6 +180,130 @@ class _Ready(NamedTuple):
     """The argument of each of the plan's inputs; -1 for a state of the random numbers."""
     results: list[_Result]
     written: list[_Written]
+
+
+class _Outputs:
+    """What a run of a plan makes: memory for its outputs, and tensors over it."""
+
+    def __init__(self, ready: _Ready, shared_from: int) -> None:
+        """Results from ``shared_from`` on may share memory."""
+        self.over = [(w.place, w.target) for w in ready.written if w.in_place]
+        """Outputs that go where an argument lies, and that argument."""
+        self.states = [at for at, i in enumerate(ready.bound) if i < 0]
+        """The plan's inputs that are states of the random numbers."""
+        outputs = () if ready.plan is None else ready.plan.outputs
+        nbytes = [(y.size * y.dtype.itemsize + 3) & ~3 for y in outputs]
+        shared = {r.place for r in ready.results[shared_from:] if r.kind == "value"}
+        self.count = len(nbytes)
+        self.apart: list[tuple[int, int]] = []
+        """Outputs with memory of their own, and its bytes."""
+        self.together: list[tuple[list[tuple[int, int, int]], int]] = []
+        """Small outputs that share memory, with where each begins and its bytes; and all bytes."""
+        written = {place for place, _ in self.over}
+        parts: list[tuple[int, int, int]] = []
+        end = 0
+        for j, n in enumerate(nbytes):
+            if j in written:
+                continue
+            if j not in shared or n > _SMALL:
+                self.apart.append((j, n))
+                continue
+            if end + n > _TOGETHER:
+                self.together.append((parts, end))
+                parts, end = [], 0
+            parts.append((j, end, n))
+            end = -(-(end + n) // ALIGNMENT) * ALIGNMENT
+        if parts:
+            self.together.append((parts, end))
+        self.results = [_made(r) for r in ready.results]
+
+    def places(self, args: Sequence[Place | None]) -> list[Place]:
+        """Memory for a run. Callers hold the device's lock."""
+        allocate = memory.device().runtime.allocate
+        places: list[Any] = [None] * self.count
+        for j, n in self.apart:
+            places[j] = allocate(n), 0
+        for parts, nbytes in self.together:
+            whole = allocate(nbytes)
+            for j, begin, n in parts:
+                places[j] = Part(whole, begin, n), 0
+        for j, target in self.over:
+            places[j] = args[target]
+        return places
+
+
+class _Made(NamedTuple):
+    """How a result becomes a tensor."""
+
+    place: int
+    """Of the plan's output; -1 for a tensor without elements, -2 for what is no new tensor."""
+    shape: tuple[int, ...] = ()
+    dtype: torch.dtype = torch.float32
+    strides: tuple[int, ...] | None = None
+    host: bool = False
+    argument: int = -1
+    """The argument that the result is; -1 for ``value``."""
+    value: Any = None
+
+
+def _made(r: _Result) -> _Made:
+    if r.kind == "argument":
+        return _Made(-2, argument=r.place)
+    if r.kind == "other":
+        return _Made(-2, value=r.value)
+    shape, strides = tuple(r.value.shape), None
+    if r.order is not None:
+        steps = dict(zip(r.order, packed_strides([shape[d] for d in r.order])))
+        strides = tuple([steps[d] for d in range(len(shape))])
+    return _Made(r.place if r.kind == "value" else -1, shape, r.value.dtype, strides, r.host)
+
+
+class _Seen(NamedTuple):
+    """A tensor of the device that an earlier call had as this argument."""
+
+    argument: int
+    dtype: torch.dtype
+    shape: torch.Size
+    strides: tuple[int, ...]
+    itemsize: int
+    shift: int
+    """Bytes after a multiple of 16."""
+    state: Any
+    """What it is if it is a constant."""
+
+
+class _Known(NamedTuple):
+    """A run, and the arguments for which it is right."""
+
+    ready: _Ready
+    outputs: _Outputs
+    seen: list[_Seen]
+    others: list[tuple[int, Any]]
+    """Numbers, and the sizes and types of tensors without elements."""
+
+    def places(self, args: Arguments) -> list[Place | None] | None:
+        """Where the arguments lie. None if they are other ones."""
+        for i, described in self.others:
+            x = args[i]
+            if described != ((tuple(x.shape), x.dtype) if isinstance(x, torch.Tensor) else x):
+                return None
+        places: list[Place | None] = [None] * len(args)
+        for i, dtype, shape, strides, itemsize, shift, state in self.seen:
+            x = args[i]
+            storage = x.untyped_storage()
+            held = getattr(storage, "kompute_dml_allocation", None)
+            if held is None:
+                return None
+            if state is not None:
+                if state[0] is not held or state[1:] != (x._version, memory.writes(x)):
+                    return None
+                continue
+            begin = x.storage_offset() * itemsize
+            if x.shape != shape or x.stride() != strides or (
+                    x.dtype is not dtype or begin & 15 != shift):
+                return None
+            places[i] = held, begin - shift
+        return places
 
 
 class _Open:
@@ -238,12 +364,13 @@ class Program:
     with tensors of the device, what PyTorch would compute on the host is :class:`HostNodes`.
     """
 
-    def __init__(self, module: GraphModule, static: set[int], saved_from: int, frozen: bool
-                 ) -> None:
+    def __init__(self, module: GraphModule, static: set[int], saved_from: int, frozen: bool,
+                 shared_from: int = _NEVER) -> None:
         """``static`` arguments are parameters and buffers. Outputs from ``saved_from`` on are for
         the backward graph only. With ``frozen`` parameters are constants of the plans, until one
-        of them changes."""
+        of them changes. Outputs from ``shared_from`` on go together and may share memory."""
         self.module, self.static, self.saved_from, self.frozen = module, static, saved_from, frozen
+        self.shared_from = shared_from
         nodes = [*module.graph.nodes]
         self._arguments = [n for n in nodes if n.op == "placeholder"]
         self._writes = [n for n in nodes if _writes_argument(n)]
@@ -262,7 +389,7 @@ class Program:
         if not self._alone and not self._host:
             self.parts = [PlannedNodes(
                 self.module, self._calls, self._arguments, self._outputs, self.static,
-                self.saved_from, self.frozen, self._writes)]
+                self.saved_from, self.frozen, self._writes, self.shared_from)]
             return
         groups, group_of = self._groups()
         ends = {n for n in (*self._outputs, *[w.args[1] for w in self._writes])
@@ -444,12 +571,13 @@ class PlannedNodes:
     def __init__(
         self, module: GraphModule, nodes: Sequence[Node], arguments: Sequence[Node],
         outputs: Sequence[object], static: set[int], saved_from: int, frozen: bool,
-        writes: Sequence[Node] = (),
+        writes: Sequence[Node] = (), shared_from: int = _NEVER,
     ) -> None:
         """See :class:`Program`. Outputs before ``saved_from`` go to the host where PyTorch expects
         them there. ``writes`` are results that go where an argument lies."""
         self.module, self.nodes, self.arguments, self.outputs = module, nodes, arguments, outputs
         self.static, self.saved_from, self.frozen = static, saved_from, frozen
+        self.shared_from = shared_from
         members = {*nodes, *writes}
         self._read = [not members.isdisjoint(n.users) for n in arguments]
         self._ready: dict[Any, _Ready] = {}
@@ -465,10 +593,16 @@ class PlannedNodes:
         self._pattern = _pattern_of(arguments)
         """The sizes that PyTorch leaves open, if any."""
         self._open: list[_Open] = []
+        self._known: _Known | None = None
+        """The last run whose arguments all lie on the device."""
         self.declined = ""
         """Why there is no plan for many sizes, if one was tried."""
 
     def __call__(self, args: Arguments) -> list[Any]:
+        known = self._known
+        if known is not None and (places := known.places(args)) is not None:
+            with self._order:
+                return self._run(known.ready, known.outputs, args, places)
         tensors: list[Tensor | None] = []
         key: list[Any] = []
         staged: list[int] = []
@@ -495,7 +629,29 @@ class PlannedNodes:
                     self._build(args, tensors))
                 if len(self._ready) > MAX_SIZES:
                     self._ready.pop(next(iter(self._ready)))
-        return self._run(ready, args, tensors)
+        outputs = _Outputs(ready, self.shared_from)
+        self._known = None if staged else self._seen(ready, outputs, args, tensors, key)
+        return self._run(ready, outputs, args, [
+            None if t is None else (t.allocation, t.byte_offset & ~15) for t in tensors])
+
+    def _seen(self, ready: _Ready, outputs: _Outputs, args: Arguments,
+              tensors: Sequence[Tensor | None], key: Sequence[Any]) -> _Known | None:
+        """What to compare the arguments of the next call with. None if one lies on the host."""
+        seen: list[_Seen] = []
+        others: list[tuple[int, Any]] = []
+        for i, (x, tensor, described) in enumerate(zip(args, tensors, key)):
+            if not self._read[i]:
+                continue
+            if tensor is None:
+                others.append((i, described))
+            elif x.device.type != memory.NAME:
+                return None
+            else:
+                constant = self.frozen and i in self._constant
+                seen.append(_Seen(
+                    i, x.dtype, x.shape, x.stride(), x.element_size(), tensor.byte_offset & 15,
+                    described if constant else None))
+        return _Known(ready, outputs, seen, others)
 
     def _argument(self, i: int, x: object) -> tuple[Any, Tensor | None]:
         """What a plan depends on, and where the elements are."""
@@ -516,7 +672,7 @@ class PlannedNodes:
                 tensor, state = mirror.tensor, (mirror, mirror.count)
             before = self._constants.setdefault(i, state)
             if before != state:  # parameters that change are no constants
-                self.frozen = False
+                self.frozen, self._known = False, None
                 self._ready.clear()
                 return self._argument(i, x)
             return state, tensor
@@ -670,40 +826,30 @@ class PlannedNodes:
 
     # Running
 
-    def _run(self, ready: _Ready, args: Arguments, tensors: list[Tensor | None]) -> list[Any]:
-        states = iter(self._states.upload([random.new_state() for i in ready.bound if i < 0]))
-        bound = [] if ready.plan is None else _bound(
-            ready.plan, [tensors[i] if i >= 0 else next(states) for i in ready.bound],
-            {w.place: tensors[w.target] for w in ready.written if w.in_place})
+    def _run(self, ready: _Ready, outputs: _Outputs, args: Arguments,
+             places: Sequence[Place | None]) -> list[Any]:
+        """Run over arguments at these places. Outputs have memory of their own, but those that go
+        over arguments."""
+        bound: list[Place] = []
+        if ready.plan is not None:
+            inputs: list[Any] = [places[i] for i in ready.bound]
+            if outputs.states:
+                words = [random.new_state() for _ in outputs.states]
+                for at, t in zip(outputs.states, self._states.upload(words)):
+                    inputs[at] = t.allocation, t.byte_offset
+            with ready.plan.device.runtime.lock:
+                bound = outputs.places(places)
+                ready.plan.bind(inputs, bound)
         for w in ready.written:
             w.finish(args, bound)
-        outputs: list[Any] = []
-        for result in ready.results:
-            if result.kind == "argument":
-                outputs.append(args[result.place])
-            elif result.kind == "other":
-                outputs.append(result.value)
-            else:
-                v: Value = result.value
-                shape = v.shape if result.order is None else [v.shape[d] for d in result.order]
-                allocation = bound[result.place] if result.kind == "value" else None
-                y = memory.adopt(allocation, shape, v.dtype)
-                y = memory.to_host(y) if result.host else y
-                if result.order is not None:
-                    y = y.permute([result.order.index(d) for d in range(len(result.order))])
-                outputs.append(y)
-        return outputs
-
-
-def _bound(plan: RecordedPlan, inputs: Sequence[Any], over: dict[int, Any]) -> list[Allocation]:
-    """Run over tensors where they lie. Outputs have memory of their own, which is returned, but
-    those that go ``over`` tensors."""
-    with plan.device.runtime.lock:
-        outputs = [(over[j].allocation, over[j].byte_offset) if j in over
-                   else (memory.allocate(y.size * y.dtype.itemsize), 0)
-                   for j, y in enumerate(plan.outputs)]
-        plan.bind([(x.allocation, x.byte_offset & ~15) for x in inputs], outputs)
-    return [allocation for allocation, _ in outputs]
+        results: list[Any] = []
+        for place, shape, dtype, strides, host, argument, value in outputs.results:
+            if place == -2:
+                results.append(value if argument < 0 else args[argument])
+                continue
+            y = memory.adopt(None if place < 0 else bound[place][0], shape, dtype, strides)
+            results.append(memory.to_host(y) if host else y)
+        return results
 
 
 def _input(graph: Graph, desc: TensorDesc, shift: int = 0) -> Tensor:
@@ -837,8 +983,10 @@ def _compiler(kind: str) -> Callable[..., Any]:
         saved = _NEVER
         if kind == "forward" and meta is not None:  # outputs begin with what effects are ordered by
             saved = meta.num_forward_returns + len(meta.tokens)
+        # What is saved goes with the backward graph's run, and gradients when they are set to None.
+        shared = {"forward": saved, "backward": 0}.get(kind, _NEVER)
         program = Program(module, set() if kind == "backward" else static, saved,
-                          kind == "inference")
+                          kind == "inference", shared)
 
         def boxed(args: list[object]) -> list[Any]:
             taken = list(args)

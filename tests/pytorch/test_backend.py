@@ -10,8 +10,10 @@ import pytest
 
 torch = pytest.importorskip("torch", minversion="2.10", reason="torch 2.10 is not installed")
 pytest.importorskip("kompute_dml.torch")
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
 from kompute_dml.torch import fallback, memory  # noqa: E402
-from kompute_dml.torch.backend import mirrors, statistics  # noqa: E402
+from kompute_dml.torch.backend import Program, mirrors, statistics  # noqa: E402
 
 nn, functional = torch.nn, torch.nn.functional
 
@@ -449,3 +451,47 @@ def test_arguments_of_the_host_lie_where_they_lay_before() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def program(
+    function: Callable[..., object], *inputs: torch.Tensor, frozen: bool = False
+) -> Program:
+    """The function's graph, whose outputs may share memory. The first input is a parameter."""
+    module = make_fx(function, tracing_mode="fake")(*inputs)
+    return Program(module, {0}, 1 << 30, frozen, 0)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_each_call_looks_at_its_arguments(frozen: bool) -> None:
+    """A call like the one before takes the same way, and no other call does."""
+    memory_of_many = torch.arange(40.0, device="kompute")
+    forms = [memory_of_many[:16].view(4, 4), memory_of_many[16:32].view(4, 4),
+             memory_of_many[3:19].view(4, 4), memory_of_many[:16].view(4, 4).t(),
+             memory_of_many[:8].view(2, 4), memory_of_many[:0].view(0, 4),
+             torch.arange(16, device="kompute", dtype=torch.int32).view(4, 4)]
+    weight = torch.ones(4, device="kompute")
+    run = program(lambda w, x: (x * w, x + 1), weight, forms[0], frozen=frozen)
+    for x in (forms[0], *[y for form in forms for y in (form, form)], forms[0]):
+        for y, expected in zip(run(weight, x), (x.cpu() * weight.cpu(), x.cpu() + 1)):
+            torch.testing.assert_close(y.cpu(), expected)
+    for change in (weight.mul_, weight.data.add_):
+        change(3)
+        assert run(weight, forms[0])[0].cpu().equal(forms[0].cpu() * weight.cpu())
+        assert not run.parts[0].frozen, "a weight that changes is no constant"
+
+
+def test_small_outputs_share_memory_for_as_long_as_one_lives() -> None:
+    x, device = torch.arange(100.0, device="kompute"), memory.device()
+    run = program(lambda x: (x + 1, x * 2, x - 1), x)
+    run(x)
+    device.synchronize()
+    before = device.memory_used
+    a, b, c = run(x)
+    assert memory.allocation_of(a).whole is memory.allocation_of(b).whole
+    del a, c
+    assert device.memory_used > before
+    run(x)
+    assert b.cpu().equal(x.cpu() * 2)
+    del b
+    device.synchronize()
+    assert device.memory_used == before
