@@ -29,6 +29,11 @@ _BOUND = 2e-3
 """How far the last loss may be from the CPU's, as a part of it."""
 _SECONDS = 2.0
 _WARMUP = 6
+_HOST_CALLS = 40
+"""The most calls whose time on the host is taken. The least one counts."""
+_ONE_US, _GRAPH_US, _DISPATCH_US = 30.0, 60.0, 2.0
+"""The goals of the host's time: of an eager operator, and of a compiled graph, with its
+dispatches."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +47,11 @@ class NetworkRow(UseRow):
     ms: float | None = None
     """Milliseconds of a call, many calls in flight."""
     host_us: float | None = None
-    """Microseconds of the calling thread in a call, without its waits."""
+    """Microseconds of the calling thread in a call, without waits for the device."""
+    dispatches: float | None = None
+    """Dispatches of a call."""
     anew: float | None = None
-    """Dispatches that a call records anew. 0 where all is replayed."""
+    """Those that a call records anew. 0 where all is replayed."""
     first_s: float | None = None
     """Seconds of the first call, with compilation."""
     peers: dict[str, PeerTime] = field(default_factory=dict)
@@ -53,10 +60,25 @@ class NetworkRow(UseRow):
     types: str = "FLOAT32"
 
     def judged(self, peers: dict[str, PeerTime]) -> NetworkRow:
-        """The row beside PyTorch. The goal is the speed of eager mode on the same GPU."""
+        """The row beside PyTorch. The goals are the speed of eager mode on the same GPU, and the
+        host's time."""
         other = peers["eager"].ms if "eager" in peers else None
         ratio = other / self.ms if other and self.ms else None
-        return dataclasses.replace(self, peers=peers, goals=(Judged("eager", 1.0, ratio),))
+        goals = [Judged("eager", 1.0, ratio)]
+        allowed = self.host_goal
+        if allowed is not None and self.host_us:
+            goals.append(Judged("host", 1.0, allowed / self.host_us))
+        return dataclasses.replace(self, peers=peers, goals=tuple(goals))
+
+    @property
+    def host_goal(self) -> float | None:
+        """The most microseconds that the host should take. None for several eager operators."""
+        if self.use == "eager" and self.model == networks.ONE:
+            return _ONE_US
+        graphs = {"inference": 1, "gradients": 2, "training": 3}.get(self.use)
+        if graphs is None or self.dispatches is None:
+            return None
+        return _GRAPH_US * graphs + _DISPATCH_US * self.dispatches
 
 
 class Repeated(NamedTuple):
@@ -86,6 +108,23 @@ def eager(
     return inference(work, wait, lambda model: model)
 
 
+def gradients(
+    work: networks.Workload, wait: Callable[[], None], compiled: Callable[[Any], Any],
+    **options: object
+) -> Repeated:
+    """Forward and backward."""
+    work.model.train()
+    forward = compiled(lambda x, labels: work.loss(work.model(x), labels))
+
+    def run() -> Any:
+        work.model.zero_grad()
+        loss = forward(work.inputs, work.labels)
+        loss.backward()
+        return loss
+
+    return Repeated(run, wait)
+
+
 def training(work: networks.Workload, wait: Callable[[], None], compiled: Callable[[Any], Any],
              **options: object) -> Repeated:
     """Forward, backward and AdamW."""
@@ -113,8 +152,8 @@ def eager_training(
 
 
 USED: dict[str, Callable[..., Repeated]] = {
-    "eager": eager, "inference": inference, "eager training": eager_training,
-    "training": training}
+    "eager": eager, "inference": inference, "gradients": gradients,
+    "eager training": eager_training, "training": training}
 
 
 class NetworkBench:
@@ -137,7 +176,7 @@ class NetworkBench:
     def run(self, names: Sequence[str], seconds: float) -> Iterator[NetworkRow]:
         """The rows of these networks. After so many seconds none is begun."""
         uses = [(name, use) for name in names for use in USED
-                if "training" not in use or name != networks.ONE]  # which has no weights
+                if use in ("eager", "inference") or name != networks.ONE]  # which has no weights
         for name, use in in_time(uses, " ".join, seconds, self.left_out):
             try:
                 row = self._row(name, use)
@@ -148,16 +187,17 @@ class NetworkBench:
     def _row(self, name: str, use: str) -> NetworkRow:
         torch._dynamo.reset()
         work = networks.workload(name, self.large).to("kompute")
-        runtime = self.device.runtime
         call = USED[use](work, self.device.synchronize, torch.compile)
         begin = time.perf_counter()
         first = call.run()
         call.wait()
         first_s = time.perf_counter() - begin
         values = self._wrong(name, use, first) if not self.large else "ok"
-        ms, host, count = _timed(call, lambda: runtime.recorder.dispatches)
+        recorder = self.device.runtime.recorder
+        ms, host, (anew, replayed) = _timed(
+            call, lambda: (recorder.dispatches, recorder.replayed))
         gc.collect()
-        return NetworkRow(name, use, values or "ok", ms, host, count, first_s)
+        return NetworkRow(name, use, values or "ok", ms, host, anew + replayed, anew, first_s)
 
     @staticmethod
     def _wrong(name: str, use: str, results: torch.Tensor) -> str:
@@ -179,7 +219,7 @@ class NetworkBench:
                              **options)
             if peer == "graphs":
                 call = _captured(call)
-            return PeerTime(_timed(call, lambda: 0)[0])
+            return PeerTime(_timed(call, lambda: (0, 0))[0])
         except Exception as error:
             return PeerTime(problem=_first_line(error))
         finally:
@@ -203,8 +243,11 @@ def _captured(call: Repeated) -> Repeated:
     return Repeated(graph.replay, call.wait)
 
 
-def _timed(call: Repeated, counted: Callable[[], int]) -> tuple[float, float, float]:
-    """Milliseconds of a call, microseconds of this thread in it, and how much ``counted`` grew."""
+def _timed(
+    call: Repeated, counted: Callable[[], tuple[int, int]]
+) -> tuple[float, float, tuple[float, float]]:
+    """Milliseconds of a call, many in flight; microseconds of this thread in one, which waits for
+    nobody; and how much the numbers of ``counted`` grow in a call."""
     for _ in range(_WARMUP):
         call.run()
     call.wait()
@@ -213,16 +256,29 @@ def _timed(call: Repeated, counted: Callable[[], int]) -> tuple[float, float, fl
     call.wait()
     once = time.perf_counter() - begin
     calls = min(100, max(3, int(_SECONDS / 3 / once)))
-    ms, host = [], []
+    ms = []
     before = counted()
     for _ in range(3):
-        begin, thread = time.perf_counter(), time.thread_time()
+        begin = time.perf_counter()
         for _ in range(calls):
             call.run()
-        host.append((time.thread_time() - thread) / calls * 1e6)
         call.wait()
         ms.append((time.perf_counter() - begin) / calls * 1e3)
-    return statistics.median(ms), min(host), (counted() - before) / (3 * calls)
+    grown = [(b - a) / (3 * calls) for a, b in zip(before, counted())]
+    return statistics.median(ms), _host_us(call, min(calls, _HOST_CALLS)), (grown[0], grown[1])
+
+
+def _host_us(call: Repeated, calls: int) -> float:
+    """Microseconds of this thread in a call. It runs the backward pass, too: PyTorch would take a
+    thread of the device's for that."""
+    host = []
+    with torch.autograd.set_multithreading_enabled(False):
+        for _ in range(calls):
+            call.wait()
+            begin = time.thread_time()
+            call.run()
+            host.append(time.thread_time() - begin)
+    return min(host) * 1e6
 
 
 def as_table(rows: Sequence[NetworkRow]) -> str:
@@ -232,11 +288,12 @@ def as_table(rows: Sequence[NetworkRow]) -> str:
 
     names = list(dict.fromkeys(name for row in rows for name in row.peers))
     return tabulate(
-        [(row.model, row.use, number(row.ms), number(row.host_us, 0), number(row.anew, 1),
+        [(row.model, row.use, number(row.ms), number(row.host_us, 0), number(row.dispatches, 0),
+          number(row.anew, 1),
           *(number(row.peers[n].ms if n in row.peers else None) for n in names),
           number(row.first_s, 1),
           row.times_a_peer)
          for row in rows],
-        headers=("model", "use", "ms", "host us", "recorded", *(f"{n} ms" for n in names),
-                 "first s", "times a peer"),
-        colalign=("left", "left", *("right",) * (4 + len(names)), "left"), disable_numparse=True)
+        headers=("model", "use", "ms", "host us", "dispatches", "recorded",
+                 *(f"{n} ms" for n in names), "first s", "times a peer"),
+        colalign=("left", "left", *("right",) * (5 + len(names)), "left"), disable_numparse=True)

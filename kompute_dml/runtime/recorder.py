@@ -150,6 +150,8 @@ class Recorder:
         """Dispatches recorded so far. What is replayed does not count."""
         self.replays = 0
         """Recordings submitted again so far."""
+        self.replayed = 0
+        """Dispatches of these."""
         self.waiting_to_free = 0
         """Freed bytes that batches which are not submitted yet use."""
         self._ticket = None if engine.reports_errors else make_ticket()
@@ -510,6 +512,7 @@ class Recorder:
     def replay(self, recording: Recording) -> None:
         self.check()
         self.replays += 1
+        self.replayed += recording.dispatches
         if self.recording is not None:
             raise DmlError("a recording cannot be replayed while another is active")
         for batch in recording.batches:
