@@ -19,7 +19,17 @@ FLOAT8 = np.dtype("V1")
 DTYPES = {number: np.dtype(name) for number, name in _DTYPES.items()} | {17: FLOAT8}
 """NumPy's data types by TensorProto.DataType, whose numbers ONNX Runtime also uses."""
 
+BFLOAT16 = 16
+"""TensorProto.BFLOAT16. Its numbers are computed as FLOAT32, and stored in two bytes outside of
+regions."""
+
 Shape = tuple[int | None, ...]
+
+
+def number_type(code: int) -> np.dtype[Any] | None:
+    """NumPy's data type that numbers of a TensorProto.DataType are computed as. None if there is
+    none."""
+    return np.dtype(np.float32) if code == BFLOAT16 else DTYPES.get(code)
 
 
 @dataclass(eq=False)
@@ -32,6 +42,8 @@ class OnnxValue:
     shape: Shape | None = None
     """None instead of a size, or of the shape, that only a run knows."""
     constant: np.ndarray | None = None
+    is_bfloat16: bool = False
+    """Whether it is of BFLOAT16. Its ``dtype`` is FLOAT32, and so is its ``constant``."""
 
     @property
     def nbytes(self) -> int:

@@ -33,6 +33,7 @@ from ..runtime.pipelines import Shader
 from ..runtime.windows import SIZE as WINDOW
 from ..sizes import Shaped, SizeTrace, any_open, settled
 from . import mapping, placement, shapes
+from .bfloat16 import STORED, to_bfloat16, to_float
 from .graph import OnnxNode, OnnxValue, uses
 from .layers import Layers, label, split
 from .open_plans import OpenPlans
@@ -443,18 +444,20 @@ class Region:
         for i, (value, shape) in enumerate(zip(self.inputs, shapes)):
             if value.dtype is None:
                 raise ValidationError(f"input {value.name!r} has no data type that this reads")
+            stored = STORED if value.is_bfloat16 else value.dtype
             try:
-                array = replace(builder.new(shape, value.dtype), host=known.get(i))
+                array = replace(builder.new(shape, stored), host=known.get(i))
             except OutOfMemoryError as error:
                 raise OutOfMemoryError(f"input {value.name!r}: {error}") from None
-            arrays[value] = array
+            arrays[value] = to_float(builder, array) if value.is_bfloat16 else array
             inputs.append(array)
         layers = Layers(builder, self._add)
         for run in self._runs:
             layers.add(run, arrays)
         for value in self.outputs:
             _upload(builder, value, arrays)
-        return inputs, [arrays[v] for v in self.outputs]
+        return inputs, [to_bfloat16(builder, arrays[v]) if v.is_bfloat16 else arrays[v]
+                        for v in self.outputs]
 
     def _add(self, builder: Builder, node: OnnxNode, arrays: dict[OnnxValue, Array]) -> None:
         builder.label = label(node)

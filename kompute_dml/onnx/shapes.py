@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import ValidationError
 from ..sizes import numbers, whole
-from .graph import DTYPES, OnnxNode, OnnxValue
+from .graph import OnnxNode, OnnxValue, number_type
 
 HOST_BYTES = 4 << 10
 """The most bytes of a constant of which the host keeps a copy: sizes, axes and bounds are small."""
@@ -111,7 +111,7 @@ def _power(a: np.ndarray, b: np.ndarray) -> Any:
 
 
 def _cast(node: OnnxNode, inputs: Arrays) -> np.ndarray:
-    return _given(inputs, 0).astype(DTYPES[node.attributes["to"]])
+    return _given(inputs, 0).astype(number_type(node.attributes["to"]))
 
 
 def _gather(node: OnnxNode, inputs: Arrays) -> Any:

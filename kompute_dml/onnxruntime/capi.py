@@ -17,7 +17,8 @@ import numpy as np
 from ..dtypes import DataType, unpack_halves
 from ..errors import DmlError, UnsupportedError, ValidationError
 from ..layout import product
-from ..onnx.graph import DTYPES
+from ..onnx.bfloat16 import widened
+from ..onnx.graph import BFLOAT16, DTYPES
 from . import ANOTHER
 
 API_VERSION = 24
@@ -25,6 +26,7 @@ API_VERSION = 24
 EP_VERSION = 32
 """The newest version with the tables below. An older ONNX Runtime ignores what it does not know."""
 
+_UINT16 = np.dtype(np.uint16)
 _FOUR_BITS = {21: DataType.UINT4, 22: DataType.INT4}
 """Data types by TensorProto.DataType."""
 
@@ -370,17 +372,29 @@ class Api:
         sizes = self.sizes(value)
         return sizes, DTYPES.get(self._outs.kind[0])
 
+    @property
+    def is_bfloat16(self) -> bool:
+        """Whether the tensor that was asked for last is of BFLOAT16."""
+        return bool(self._outs.kind[0] == BFLOAT16)
+
     def described(self, value: CData) -> tuple[list[int], np.dtype[Any]]:
-        """Sizes and data type. Raises UnsupportedError for types that NumPy lacks."""
+        """Sizes and data type; BFLOAT16 as UINT16. Raises UnsupportedError for types that NumPy
+        lacks."""
         sizes, dtype = self.typed(value)
+        if dtype is None and self.is_bfloat16:
+            return sizes, _UINT16
         if dtype is None:
             kind = self._outs.kind[0]
             raise UnsupportedError(f"tensors of ONNX type {kind} have no NumPy counterpart")
         return sizes, dtype
 
     def tensor(self, value: CData) -> np.ndarray:
-        """An OrtValue's elements, without a copy. Raises UnsupportedError for unknown types."""
-        return self.memory(value, *self.described(value))
+        """An OrtValue's elements, without a copy unless they are of BFLOAT16. Raises
+        UnsupportedError for unknown types."""
+        sizes, dtype = self.described(value)
+        widens = self.is_bfloat16
+        x = self.memory(value, sizes, dtype)
+        return widened(x) if widens else x
 
     def four_bits(self, value: CData) -> np.ndarray | None:
         """A tensor's 4-bit integers, one to a byte. None for other types."""

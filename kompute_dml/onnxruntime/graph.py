@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UnsupportedError, ValidationError
-from ..onnx.graph import DTYPES, OnnxGraph, OnnxNode, OnnxValue
+from ..onnx.graph import BFLOAT16, OnnxGraph, OnnxNode, OnnxValue, number_type
 from .capi import Api, CData, ffi
 from .replaced import Replaced
 
@@ -107,12 +107,17 @@ class GraphReader:
                 # The array knows them, which asks ONNX Runtime for less.
                 value.dtype, value.shape = value.constant.dtype, value.constant.shape
             else:
-                value.dtype, value.shape = self._type(handle)
+                code, value.shape = self._type(handle)
+                value.dtype, value.is_bfloat16 = number_type(code), code == BFLOAT16
         return value
 
     def _read_constant(self, value: OnnxValue, handle: CData) -> bool:
-        """Read a constant. Returns whether NumPy has its type: 4-bit integers get a byte each."""
+        """Read a constant. Returns whether NumPy has its type: 4-bit integers get a byte each, and
+        numbers of BFLOAT16 become FLOAT32."""
         api = self._api
+        if value.is_bfloat16 and value.constant is not None and (
+                value.name not in self._replaced.values):
+            return True  # in memory of its own
         ort_value = self._replaced.values.get(value.name) or api.get(
             api.ValueInfo_GetInitializerValue, "const void *", handle)
         value.constant = None
@@ -121,6 +126,9 @@ class GraphReader:
     def _take(self, value: OnnxValue, ort_value: CData) -> bool:
         """Take a constant from an OrtValue. Returns whether NumPy has its type."""
         sizes, dtype = self._api.typed(ort_value)
+        if self._api.is_bfloat16:
+            value.is_bfloat16, value.constant = True, self._api.tensor(ort_value)
+            return True
         if dtype is None:
             value.constant = self._api.four_bits(ort_value)
             return False
@@ -132,28 +140,31 @@ class GraphReader:
         constants = {v.name: v for v in self._values.values() if v.constant is not None}
         for name, ort_value in self._replaced.of(constants).items():
             value, (sizes, dtype) = constants[name], self._api.typed(ort_value)
+            if self._api.is_bfloat16:
+                dtype = value.dtype if value.is_bfloat16 else None
             if (tuple(sizes), dtype) != (value.shape, value.dtype):
                 raise ValidationError(
                     f"add_initializer: expected {name!r} to be {value.dtype} of "
                     f"{list(value.shape or ())} as in the model, but got {dtype} of {sizes}")
             self._take(value, ort_value)
 
-    def _type(self, handle: CData) -> tuple[np.dtype[Any] | None, tuple[int | None, ...] | None]:
+    def _type(self, handle: CData) -> tuple[int, tuple[int | None, ...] | None]:
+        """TensorProto.DataType and sizes of a value. 0 if it is no tensor."""
         api = self._api
         info = api.get(api.GetValueInfoTypeInfo, "const void *", handle)
         if not info:
-            return None, None
+            return 0, None
         tensor = api.get(api.CastTypeInfoToTensorInfo, "const void *", info)
         if not tensor:
-            return None, None
-        dtype = DTYPES.get(api.get(api.GetTensorElementType, "int", tensor))
+            return 0, None
+        code = api.get(api.GetTensorElementType, "int", tensor)
         rank = api.get(api.GetDimensionsCount, "size_t", tensor)
         if not rank:
-            return dtype, () if api.TensorTypeAndShape_HasShape(tensor) else None
+            return code, () if api.TensorTypeAndShape_HasShape(tensor) else None
         sizes = self._few if rank <= _FEW else ffi.new("int64_t[]", rank)
         if status := api.GetDimensions(tensor, sizes, rank):
             api.check(status)
-        return dtype, tuple([n if n >= 0 else None for n in ffi.unpack(sizes, rank)])
+        return code, tuple([n if n >= 0 else None for n in ffi.unpack(sizes, rank)])
 
     def _attribute(self, handle: CData) -> tuple[str, Any]:
         api = self._api

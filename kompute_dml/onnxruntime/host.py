@@ -32,7 +32,8 @@ class HostRegion:
         self._graph, self._region = graph, region
         self._constants = list(constants)
         missing = {v: x for v, x in constants.items() if not region.holds(v)}
-        self._serves = sum(x.nbytes for x in missing.values()) <= _MOST_COPIED
+        self._serves = sum(x.nbytes for x in missing.values()) <= _MOST_COPIED and not any(
+            v is not None and v.is_bfloat16 for n in graph.nodes for v in (*n.inputs, *n.outputs))
         self._copies = {v: x.copy() for v, x in missing.items()} if self._serves else {}
         self._lock = threading.Lock()
         self._session: Any = None

@@ -12,7 +12,7 @@ from ...errors import ValidationError
 from ...graph.array import BOOL, Array, device_type
 from ...graph.builder import Builder, scalar
 from .. import doubles, lowerings
-from ..graph import DTYPES, OnnxNode
+from ..graph import DTYPES, OnnxNode, number_type
 from ..lowerings import Build, Inputs, constants, converted, emit_elementwise, given, host
 from ..row import COPY, FOLDED, TWO, Mapping, elementwise, only, same_types
 from .views import identity
@@ -62,7 +62,9 @@ def infinity_mode(node: OnnxNode, inputs: Inputs) -> dict[str, Any]:
 
 def cast(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x = doubles.before_widening(builder, given(inputs, 0))
-    return [converted(builder, x, DTYPES[node.attributes["to"]])]
+    dtype = number_type(node.attributes["to"])
+    assert dtype is not None
+    return [converted(builder, x, dtype)]
 
 
 def truth(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
@@ -124,8 +126,13 @@ def _two_inputs(node: OnnxNode) -> str | None:
     return None if len(node.inputs) == 2 else "the mean of more or fewer than two"
 
 
+def _bit_cast(node: OnnxNode) -> str | None:
+    return "bits of BFLOAT16" if any(
+        v is not None and v.is_bfloat16 for v in (*node.inputs, *node.outputs)) else None
+
+
 def _cast(node: OnnxNode) -> str | None:
-    dtype = DTYPES.get(node.attributes.get("to", 0))
+    dtype = number_type(node.attributes.get("to", 0))
     if dtype is None or dtype == BOOL:
         return "a cast to this data type"
     return None
@@ -203,7 +210,7 @@ ROWS: tuple[Mapping, ...] = (
         attributes=("to", "saturate", "round_mode"), refuses=_cast, any_size=True),
     elementwise("CastLike", (15, 19, 21, 23, 24, 25, 28), "CAST", reads=("saturate", "round_mode"),
                  fields=("InputTensor", None), refuses=_cast_like, tensors=1),
-    Mapping("BitCast", (26,), COPY, bit_cast, attributes=("to",)),
+    Mapping("BitCast", (26,), COPY, bit_cast, attributes=("to",), refuses=_bit_cast),
     Mapping("Clip", (1, 6, 11, 12, 13), "ELEMENT_WISE_CLIP1",
         lowerings.elementwise("ELEMENT_WISE_CLIP1", clip_bounds, tensors=1),
         attributes=("min", "max"), host=(1, 2), refuses=clip_refusal),
