@@ -34,7 +34,7 @@ from ..graph.recorded import RecordedPlan
 from ..graph.size_pattern import SizePattern
 from ..graph.switches import OPEN_SIZES, disabled
 from ..layout import is_packed, packed_strides
-from ..runtime.heap import ALIGNMENT, Part, Place
+from ..runtime.heap import ALIGNMENT, PartOfAllocation, Place
 from ..sizes import SizeTrace, any_open, evaluator, is_open
 from ..tensors import Tensor
 from . import fallback, memory, types
@@ -226,7 +226,7 @@ class _Outputs:
         for parts, nbytes in self.together:
             whole = allocate(nbytes)
             for j, begin, n in parts:
-                places[j] = Part(whole, begin, n), 0
+                places[j] = PartOfAllocation(whole, begin, n), 0
         for j, target in self.over:
             places[j] = args[target]
         return places
