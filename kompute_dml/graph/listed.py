@@ -75,6 +75,11 @@ class _Arrays(NamedTuple):
     """A row for each access: dispatch, slot, bytes of an element, number of the first element,
     number of elements, and whether it writes."""
 
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many there are of each."""
+        return (len(self.dispatches), *[len(rows) for rows in self[1:]])
+
 
 class _Dispatch(NamedTuple):
     variant: Variant
@@ -129,25 +134,28 @@ class Forms:
         """All dispatches but these."""
         if left_out not in self._without:
             each = [one for i, one in enumerate(self._each) if i not in left_out]
-            self._without[left_out] = _joined(each)
+            self._without[left_out] = _Arrays(
+                tuple([d for one in each for d in one.dispatches]),
+                *_joined(each, _columns([one.counts for one in each]))) if each else _NOTHING
         return self._without[left_out]
 
 
-def _joined(parts: Sequence[_Arrays]) -> _Arrays:
-    """Arrays one after the other."""
-    if not parts:
-        none = np.zeros(0, np.int64)
-        return _Arrays((), none.astype(np.uint32), none, _rows((), 2), _rows((), 5), _rows((), 6))
-    if len(parts) == 1:
-        return parts[0]
-    joined = _Arrays([d for p in parts for d in p.dispatches], *map(np.concatenate, [
-        *zip(*[p[1:] for p in parts])]))
-    dispatches, words = _before([len(p.dispatches) for p in parts]), _before(
-        [len(p.push) for p in parts])
-    for rows, by, before in ((joined.words, [len(p.words) for p in parts], words),
-                             (joined.offsets, [len(p.offsets) for p in parts], words),
-                             (joined.touches, [len(p.touches) for p in parts], dispatches)):
-        rows[:, 0] += np.repeat(before, by)
+def _joined(parts: Sequence[_Arrays], counts: np.ndarray) -> list[np.ndarray]:
+    """All but the dispatches, one after the other, with the counts of each part in a column. Many
+    parts may be the same."""
+    numbers: dict[int, int] = {}
+    which = [numbers.setdefault(id(part), len(numbers)) for part in parts]
+    _, *each = zip(*{id(part): part for part in parts}.values())
+    before = np.cumsum(counts, 1) - counts
+    joined = []
+    for arrays, of, first in zip(each, counts[1:], before[1:]):
+        length = np.array([*map(len, arrays)])
+        begins = (np.cumsum(length) - length)[which] - first
+        joined.append(np.concatenate(arrays)[np.repeat(begins, of) + np.arange(of.sum())])
+    _, _, words, offsets, touches = joined
+    for rows, of, first in ((words, counts[3], before[1]), (offsets, counts[4], before[1]),
+                            (touches, counts[5], before[0])):
+        rows[:, 0] += np.repeat(first, of)
     return joined
 
 
@@ -197,10 +205,23 @@ class Piece:
         if -1 in self.fillers:
             raise Unlisted("a dispatch that touches nothing")
         self.needed = self.sources[self.sources >= 0].tolist()
+        self.counts = *self.arrays.counts, len(self.sources)
+        """Of its arrays, and of its slots."""
+        self._bound: tuple[Sequence[Block], list[Pipeline]] | None = None
 
-    def pipelines(self, device: Device, blocks: Sequence[Block]) -> list[Pipeline]:
-        """Those of its dispatches, with the blocks of its slots in order, those of none left
-        out."""
+    def bound(
+        self, device: Device, blocks: Sequence[Block], known: KnownPipelines
+    ) -> list[Pipeline]:
+        """The pipelines of its dispatches, where sources lie in these blocks."""
+        if self._bound is None or self._bound[0] is not blocks:
+            key = self, tuple([blocks[n] for n in self.needed])
+            if key not in known:
+                known[key] = self._pipelines(device, key[1])
+            self._bound = blocks, known[key]
+        return self._bound[1]
+
+    def _pipelines(self, device: Device, blocks: Sequence[Block]) -> list[Pipeline]:
+        """With the blocks of its slots in order, those of none left out."""
         left, get = iter(blocks), device.runtime.pipelines.get
         by_slot = [None if n < 0 else next(left) for n in self.sources.tolist()]
         found = []
@@ -221,42 +242,43 @@ class ListedSteps:
         that change, and, counted from the end, the others. Raises Unlisted where there are no
         dispatches."""
         self.device, self.pieces = device, pieces
-        parts = [piece.arrays for piece in pieces]
-        joined = _joined(parts)
-        if not joined.dispatches:
+        counts = _columns([piece.counts for piece in pieces])
+        self.count = int(counts[0].sum())
+        if not self.count:
             raise Unlisted("no dispatches")
-        self.count = len(joined.dispatches)
-        self.push = joined.push
-        begins, ends = np.array(places, np.int64).T
-        slots = _before([len(piece.sources) for piece in pieces])
+        self.push, groups, words, offsets, touches = _joined(
+            [piece.arrays for piece in pieces], counts)
+        begins, ends = _columns(places)
+        slots = np.cumsum(counts[-1]) - counts[-1]
         sources = np.concatenate([piece.sources for piece in pieces])
 
-        def of_all(numbers: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+        def of_all(numbers: np.ndarray, by: np.ndarray) -> np.ndarray:
             """The places of numbers among all, of so many rows of each piece."""
-            return numbers + np.where(numbers < 0, -np.repeat(ends, counts).reshape(
-                -1, *[1] * (numbers.ndim - 1)), np.repeat(begins, counts).reshape(
-                    -1, *[1] * (numbers.ndim - 1)))
+            first, end = ((np.repeat(each, by), np.repeat(each, by)[:, None])[numbers.ndim - 1]
+                          for each in (begins, ends))
+            return numbers + np.where(numbers < 0, -end, first)
 
-        def of_sources(rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-            """Rows with sources instead of slots. Those of none are left out."""
-            rows = rows.copy() if len(parts) == 1 else rows
-            rows[:, 3:5] = of_all(rows[:, 3:5], counts)
-            rows[:, 1] = sources[np.repeat(slots, counts) + rows[:, 1]]
-            return rows[rows[:, 1] >= 0]
+        def of_sources(rows: np.ndarray, by: np.ndarray) -> list[np.ndarray]:
+            """Columns with sources instead of slots. Rows of none are left out."""
+            rows[:, 3:5] = of_all(rows[:, 3:5], by)
+            rows[:, 1] = sources[np.repeat(slots, by) + rows[:, 1]]
+            return [*rows[rows[:, 1] >= 0].T]
 
-        self.groups = of_all(joined.groups, [len(p.dispatches) for p in parts])
+        self.groups = of_all(groups, counts[0])
         """By dispatch: a number."""
-        self.words = joined.words[:, 0], of_all(joined.words[:, 1], [len(p.words) for p in parts])
+        self.words = words[:, 0], of_all(words[:, 1], counts[3])
         """Words, and numbers that go there."""
-        self.offsets = [*of_sources(joined.offsets, [len(p.offsets) for p in parts]).T]
+        self.offsets = of_sources(offsets, counts[4])
         """Words that say where sources lie, the sources, the bytes of their elements, and two
         numbers of elements before."""
-        *self.touches, writes = of_sources(joined.touches, [len(p.touches) for p in parts]).T
+        *self.touches, writes = of_sources(touches, counts[5])
         """By access: dispatch, source, bytes of an element, number of the first element, and number
         of elements."""
         self.writes = writes.astype(bool)
         self.same = [same for piece in pieces for same in piece.same]
-        self.needed = sorted({n for piece in pieces for n in piece.needed})
+        is_needed = np.zeros(sources.max() + 2, bool)
+        is_needed[sources] = True  # the last one stands for none
+        self.needed = np.flatnonzero(is_needed[:-1]).tolist()
         """The sources of all steps."""
         self._bound: list[_BoundSteps] = []
 
@@ -322,7 +344,6 @@ class PlacedSources:
         self._which = np.append(self._which, np.array(which, np.int64))
         self._before = np.append(self._before, np.array(before, np.int64))
         self._parts = np.append(self._parts, _rows(parts, 2).T, axis=1)
-        self._blocks = []
 
     def record(
         self, steps: ListedSteps, numbers: np.ndarray, words: tuple[np.ndarray, np.ndarray],
@@ -370,8 +391,12 @@ class PlacedSources:
 
     def _bound_to(self, steps: ListedSteps, blocks: list[Block]) -> _BoundSteps:
         """The steps, where allocations lie in these blocks."""
-        if self._blocks != blocks:
-            self._blocks, self._by_source = blocks, [blocks[i] for i in self._which.tolist()]
+        if self._blocks != blocks or len(self._by_source) < self._count:
+            if self._blocks != blocks[:len(self._blocks)]:
+                self._by_source = []
+            self._blocks = blocks
+            self._by_source += [
+                blocks[i] for i in self._which[len(self._by_source):].tolist()]
         if self._bound is None or self._bound[0] is not steps or (
                 self._bound[1] is not self._by_source):
             if len(self._pipelines) > _MAX_PIPELINES:
@@ -393,14 +418,12 @@ class _BoundSteps:
         """Each of them once, as a whole."""
         self._engine = runtime.engine
         self._by_block = runtime.recorder.counts_blocks
-        self._spans = Spans(steps.touches[0], [
-            whole[blocks[i]] for i in steps.touches[1].tolist()], steps.writes)
+        of = dict(zip(steps.needed, [whole[block] for block in needed]))
+        self._spans = Spans(
+            steps.touches[0], [*map(of.__getitem__, steps.touches[1].tolist())], steps.writes)
         self._pipelines: list[Pipeline] = []
         for piece in steps.pieces:
-            key = piece, tuple([blocks[n] for n in piece.needed])
-            if key not in known:
-                known[key] = piece.pipelines(steps.device, key[1])
-            self._pipelines += known[key]
+            self._pipelines += piece.bound(steps.device, blocks, known)
         self._dispatches: Dispatches | None = None
 
     def over(self, begins: np.ndarray, ends: np.ndarray) -> Dispatches:
@@ -416,10 +439,13 @@ class _BoundSteps:
         return self._dispatches
 
 
-def _before(counts: Sequence[int]) -> np.ndarray:
-    """Where parts of so many elements begin, one after the other."""
-    each = np.array(counts, np.int64)
-    return np.cumsum(each) - each
+_NOTHING = _Arrays((), np.zeros(0, np.uint32), np.zeros(0, np.int64), *[
+    np.zeros((0, count), np.int64) for count in (2, 5, 6)])
+
+
+def _columns(rows: Sequence[Sequence[int]]) -> np.ndarray:
+    """A row of each column."""
+    return np.array([*rows], np.int64).T
 
 
 def _rows(rows: Sequence[Sequence[int]], count: int) -> np.ndarray:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
 import numpy as np
 
@@ -96,45 +95,68 @@ class Spans:
         """Let dispatches wait where accesses meet, for these ranges. Other ranges need no more
         waits where :meth:`hold`. False if too many dispatches do not wait."""
         count = int(self._dispatches[-1]) + 1
+        firsts = np.searchsorted(self._dispatches, np.arange(count + 2))
+        # Most dispatches wait for the one before them.
+        left, right = _pairs(np.arange(len(begins)), firsts[self._dispatches + 1],
+                             firsts[np.minimum(self._dispatches + 2, count + 1)])
+        left, right = self._may_meet(left, right)
+        meet = (begins[left] < ends[right]) & (begins[right] < ends[left])
         waits = np.zeros(count, bool)
         waits[0] = True
-        firsts = np.searchsorted(self._dispatches, np.arange(count + 1)).tolist()
-        accesses: list[Access] = [*zip(
-            self._allocations, begins.tolist(), ends.tolist(), self._writes.tolist())]
-        hazards = Hazards()
-        for i, (first, last) in enumerate(pairwise(firsts)):
-            own = accesses[first:last]
+        waits[self._dispatches[right[meet]]] = True
+
+        def accesses(first: int, end: int) -> list[Access]:
+            """Those of dispatches."""
+            begin, last = firsts[first], firsts[end]
+            return [*zip(self._allocations[begin:last], begins[begin:last].tolist(),
+                         ends[begin:last].tolist(), self._writes[begin:last].tolist())]
+
+        last, hazards = 0, Hazards()  # of those from the last wait on
+        hazards.add(accesses(0, 1))
+        sure = np.maximum.accumulate(np.where(waits, np.arange(count), 0)).tolist()
+        for i in np.flatnonzero(~waits).tolist():
+            if sure[i] > last:
+                last, hazards = sure[i], Hazards()
+                hazards.add(accesses(last, i))
+            own = accesses(i, i + 1)
             if hazards.conflicts(own):
-                waits[i] = True
+                waits[i], last = True, i
                 hazards.clear()
             hazards.add(own)
         self.waits = waits
         return self._pair(np.cumsum(waits)[self._dispatches])
 
+    def _may_meet(self, left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Those pairs of accesses to one block of which one writes."""
+        may = (self._blocks[left] == self._blocks[right]) & (
+            self._writes[left] | self._writes[right])
+        return left[may], right[may]
+
     def _pair(self, runs: np.ndarray) -> bool:
         """Note the pairs of accesses of the same run, in which no dispatch waits."""
-        none = np.zeros(0, np.int64)
-        left, right, total = [none], [none], 0
-        bounds = [0, *(np.flatnonzero(np.diff(runs)) + 1).tolist(), len(runs)]
-        dispatches = self._dispatches.tolist()
-        for begin, end in pairwise(bounds):
-            if dispatches[begin] == dispatches[end - 1]:
-                continue
-            total += (end - begin) ** 2
-            if total > _MOST_PAIRS:
-                return False
-            a, b = (i + begin for i in np.triu_indices(end - begin, 1))
-            meet = (self._dispatches[a] != self._dispatches[b]) & (
-                self._blocks[a] == self._blocks[b]) & (self._writes[a] | self._writes[b])
-            left.append(a[meet])
-            right.append(b[meet])
-        self._left, self._right = np.concatenate(left), np.concatenate(right)
+        begins = np.searchsorted(runs, runs)
+        ends = np.searchsorted(runs, runs, "right")
+        several = np.flatnonzero(self._dispatches[begins] != self._dispatches[ends - 1])
+        if (ends - begins)[several].sum() > _MOST_PAIRS:
+            return False
+        left, right = _pairs(several, several + 1, ends[several])
+        apart = self._dispatches[left] != self._dispatches[right]
+        self._left, self._right = self._may_meet(left[apart], right[apart])
         return True
 
     def hold(self, begins: np.ndarray, ends: np.ndarray) -> bool:
         """Whether the waits are enough for these ranges."""
         return not np.any((begins[self._left] < ends[self._right])
                           & (begins[self._right] < ends[self._left]))
+
+
+def _pairs(
+    left: np.ndarray, begins: np.ndarray, ends: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Each number of ``left`` with each number from one of ``begins`` to one of ``ends``."""
+    counts = ends - begins
+    before = np.cumsum(counts) - counts
+    return np.repeat(left, counts), np.arange(counts.sum()) + np.repeat(begins - before, counts)
 
 
 _MOST_PAIRS = 1 << 20
