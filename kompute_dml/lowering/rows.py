@@ -24,8 +24,10 @@ _KEPT, _MOST_KEPT = 4, 8
 """Pieces in the registers of an invocation: enough to hide the latency of reads."""
 _PASSES = 63
 """Passes of loops that a piece takes at most."""
-_LONG_PART = 1 << 11
-"""The least pieces that are worth a workgroup on a GPU."""
+_LONG_PART = 1 << 13
+"""The least pieces that are worth a workgroup on a GPU, ..."""
+_SHORT_PART = 1 << 9
+"""... and where there are fewer rows than cores: two for each invocation."""
 _ABSENT, _WALKED, _VECTORS = range(3)
 """Values of the shader's SCALE and BIAS."""
 _WHOLE, _PARTIAL, _FINAL = range(3)
@@ -187,6 +189,13 @@ def share_rows(
         return Teams(team, min(_LOCAL_SIZE, device.max_invocations),
                      power_of_two(-(-pieces // team)), True)
     most = min(1024, device.max_invocations)
+    if rows < device.cores:
+        if pieces <= 2 * most:
+            local = min(max(power_of_two(-(-pieces // 2)), 64), most)
+            return Teams(local, local, power_of_two(-(-pieces // local)), True)
+        local = min(_LOCAL_SIZE, most)
+        parts = max(1, min(8 * device.cores // rows, pieces // _SHORT_PART))
+        return Teams(local, local, _KEPT, False, parts)
     # With many small workgroups on a multiprocessor, few wait at barriers.
     local = min(max(power_of_two(-(-pieces // _MOST_KEPT)), 64), most)
     if pieces <= _MOST_KEPT * local:

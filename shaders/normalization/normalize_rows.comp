@@ -383,8 +383,13 @@ void main() {
         }
         return;
     }
-    // The last pieces come first, because a cache may still hold them. KEPT of them are read at a time.
-    uint turns = (end - begin - 1u) / (TEAM * KEPT) + 1u;
+    // The last pieces come first, because a cache may still hold them.
+    for (uint i = (end - begin - lane - 1u) / TEAM + 1u; STAGE == WHOLE && i > 0u; --i) {
+        uint piece = begin + lane + (i - 1u) * TEAM;
+        store(at, piece, load(at[0], piece), own, mapping);
+    }
+    // Parts are few for each invocation, which reads KEPT at a time.
+    uint turns = STAGE == WHOLE ? 0u : (end - begin - 1u) / (TEAM * KEPT) + 1u;
     for (uint i = begin + lane + (turns - 1u) * TEAM * KEPT; turns > 0u; --turns, i -= TEAM * KEPT) {
         [[unroll]] for (uint k = 0u; k < KEPT; ++k)
             if (i + k * TEAM < end) kept[k] = load(at[0], i + k * TEAM);

@@ -51,7 +51,7 @@ def test_groups_of_neighbouring_channels(
     """They are read in the largest vectors that a group's channels consist of. With a scale, one
     workgroup takes a long group in several turns, else several do."""
     if scaled:
-        monkeypatch.setattr(rows, "_LONG_PART", 1 << 20)
+        monkeypatch.setattr(rows, "_SHORT_PART", 1 << 20)
     gpu.compiled.clear()
 
     def grouped(x: dml.Tensor) -> dml.Tensor:
