@@ -18,6 +18,7 @@ from ..lowering.plan import PARAMS, PERSISTENT, TEMPORARY, Dispatch, Plan
 from ..operators.base import OperatorDesc, bits
 from ..runtime.heap import Allocation, Slot
 from ..runtime.pipelines import Shader
+from .branches import in_groups
 from .fusion import folds, fuse, is_of_constants, room_for_weights
 from .memory import Storage
 from .node import Node, Nodes
@@ -134,12 +135,14 @@ class Planner:
         room = room_for_weights(self.device, self.weights_taken)
         steps: list[Step] = []
         running: set[CompiledOperator] = set()
-        for node in fuse(Nodes(self.nodes, free, self.device.target,
-                               self.storage if folds() else None, room)):
+        target = self.device.target
+        nodes = fuse(Nodes(self.nodes, free, target, self.storage if folds() else None, room))
+        for node, group in in_groups(nodes, target.traits.is_cpu):
             try:
                 if self.runs_once(node, visible):
                     continue
                 step = self.step_of(node)
+                step.group = group
             except DmlError as error:
                 if not node.label:
                     raise

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..compiler import CompiledOperator, ExecutionFlags, Operator
 from ..desc import TensorDesc, TensorFlags
 from ..operators.base import OperatorDesc, bits
 from ..runtime.pipelines import SLOW, Compiled, Shader
-from .memory import MemoryUse, Storage, share
+from .memory import MemoryUse, Storage, most_alive, share
 from .switches import IN_PLACE, MEMORY, REPACKING, disabled
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ class Step:
     def __init__(self, compiled: CompiledOperator, storages: Sequence[Storage | None]) -> None:
         self.compiled = compiled
         self.storages = storages
+        self.group = -1
+        """Steps that follow each other and have the same number do not depend on one another."""
 
 
 class SlotTensor(NamedTuple):
@@ -50,7 +53,25 @@ def plan_memory(steps: Sequence[Step], inner: Sequence[Storage]) -> tuple[list[S
     if IN_PLACE not in left_out:
         run_in_place(steps, inner)
     storages = list(dict.fromkeys(s.root for s in inner))
-    return storages, share(storages, apart=MEMORY in left_out)
+    apart = MEMORY in left_out
+    alive = most_alive(storages)
+    _last_for_groups(steps, storages)
+    return storages, replace(share(storages, apart=apart), alive=alive)
+
+
+def _last_for_groups(steps: Sequence[Step], storages: Iterable[Storage]) -> None:
+    """Let storages be alive as long as the steps beside their first and last ones: where these
+    wrote over each other's memory, they would have to wait."""
+    first, last = [*range(len(steps))], [*range(len(steps))]
+    for i in range(1, len(steps)):
+        if steps[i].group == steps[i - 1].group:
+            first[i] = first[i - 1]
+    for i in reversed(range(len(steps) - 1)):
+        if steps[i].group == steps[i + 1].group:
+            last[i] = last[i + 1]
+    for storage in storages:
+        if storage.first >= 0:
+            storage.first, storage.last = first[storage.first], last[storage.last]
 
 
 def run_in_place(steps: Sequence[Step], free: Collection[Storage]) -> None:
