@@ -21,6 +21,7 @@ from ..compiler import CompiledOperator
 from ..functions.call import Run, noted
 from ..runtime.heap import Allocation
 from . import memory
+from .lists import ListPlan, planned
 
 MAX_TAPES = 2048
 """The least recently used one is dropped."""
@@ -170,7 +171,7 @@ class _Notes(threading.local):
 
 
 _notes = _Notes()
-_tapes: OrderedDict[tuple[Any, ...], Tape | int] = OrderedDict()
+_tapes: OrderedDict[tuple[Any, ...], Tape | ListPlan | int] = OrderedDict()
 """By signature. A number says how often the call was tried."""
 
 
@@ -198,8 +199,14 @@ def run(op: object, args: Sequence[Any], kwargs: dict[str, Any], plain: Callable
     if isinstance(known, Tape):
         statistics.played += 1
         return known.play(call)
+    if isinstance(known, ListPlan):
+        statistics.played += 1
+        return known.play(call.tensors)
+    tape: Tape | ListPlan | None = None
     if known is None or known > _TRIES:
-        result, tape = plain(), None
+        result = plain()
+    elif (listed := planned(op, args, kwargs, call.tensors)) is not None:
+        tape, result = listed
     else:
         result, tape = _noted(call, plain)
     with lock:
