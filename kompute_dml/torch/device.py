@@ -81,6 +81,14 @@ class _Variant:
         self.is_out = any(a.is_out for a in arguments)
         self.functional = self._find(op, [(a.name, str(a.type)) for a in inputs])
 
+        self.returns = len(op._schema.returns)
+
+    def returned(self, targets: Sequence[Any]) -> Any:
+        """What the schema returns of the arguments that were written."""
+        if not self.returns:
+            return None
+        return targets[0] if len(targets) == 1 else tuple(targets)
+
     def _find(self, op: Operator, inputs: list[tuple[str, str]]) -> Operator:
         if not self.written:
             return None
@@ -206,13 +214,9 @@ def _into(variant: _Variant, args: Sequence[Any], kwargs: dict[str, Any]) -> Any
     inputs = {k: v for k, v in kwargs.items() if k not in variant.written or not variant.is_out}
     result = dispatch(variant.functional, *args[:variant.inputs], **inputs)
     results = list(result) if isinstance(result, (tuple, list)) else [result]
-    if len(targets) == 1 and isinstance(targets[0], (tuple, list)):
-        for x, y in zip(targets[0], results):
-            _assign(x, y, variant.is_out)
-        return None if not variant.is_out else targets[0]
-    for x, y in zip(targets, results):
+    for x, y in zip(pytree.tree_leaves(targets), pytree.tree_leaves(results), strict=True):
         _assign(x, y, variant.is_out)
-    return targets[0] if len(targets) == 1 else tuple(targets)
+    return variant.returned(targets)
 
 
 def _assign(x: torch.Tensor, y: torch.Tensor, is_out: bool) -> None:
@@ -250,8 +254,7 @@ def on_host(op: Operator, args: Sequence[Any], kwargs: dict[str, Any], reason: s
                 write(x, unwrapped(y))
             else:
                 x.set_(wrapped(unwrapped(y)))
-    outputs = [mine[n] for n in variant.written]
-    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+    return variant.returned([mine[n] for n in variant.written])
 
 
 def _has_elements(arguments: Any) -> bool:

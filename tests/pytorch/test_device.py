@@ -339,6 +339,44 @@ def test_autocast_and_gradient_scaler() -> None:
                                rtol=2e-3, atol=2e-3)
 
 
+FUSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "Adam": ("Adam", {"lr": 0.1}),
+    "Adam, all of it": ("Adam", {"lr": 0.1, "weight_decay": 0.2, "amsgrad": True,
+                                 "maximize": True}),
+    "AdamW": ("AdamW", {"lr": 0.1, "weight_decay": 0.3}),
+    "AdamW, a rate that is a tensor": ("AdamW", {"lr": torch.tensor(0.1)}),
+    "SGD": ("SGD", {"lr": 0.1}),
+    "SGD, momentum": ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.1,
+                              "weight_decay": 0.2}),
+    "SGD, Nesterov": ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "maximize": True}),
+}
+
+
+@pytest.mark.parametrize("scaled", [False, True], ids=["plain", "scaled"])
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_optimizers(name: str, scaled: bool) -> None:
+    """A step whose gradients overflow changes nothing; GradScaler leaves it to the optimizer."""
+    kind, options = FUSED[name]
+    values, gradients = [torch.randn(3, 4), torch.randn(5)], [torch.randn(3, 4), torch.randn(5)]
+    found = []
+    for device, fused in (("cpu", False), (DEVICE, True)):
+        parameters = [x.to(device, copy=True).requires_grad_() for x in values]
+        optimizer = getattr(torch.optim, kind)(parameters, **options, fused=fused)
+        scaler = torch.amp.GradScaler(device, init_scale=4.0, enabled=scaled)
+        for step in range(4):
+            for p, g in zip(parameters, gradients):
+                p.grad = (scaler.scale(g.to(device)) * (step + 1)).clone()
+            if scaled and step == 2:
+                parameters[1].grad[2] = torch.inf
+            scaler.step(optimizer)
+            scaler.update()
+        states = [x for p in parameters for x in optimizer.state[p].values()
+                  if isinstance(x, torch.Tensor)]
+        found.append([x.detach().cpu() for x in (*parameters, *states)])
+    for ours, theirs in zip(*found[::-1], strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_random_numbers_repeat() -> None:
     def draw(generator: Any = None) -> list[Any]:
         x = torch.rand(1000, device=DEVICE, generator=generator)
