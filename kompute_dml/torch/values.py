@@ -129,6 +129,9 @@ def resized(x: Value, shape: Sizes) -> Value:
 def expanded(x: Value, shape: Sizes) -> Value:
     """Broadcast; -1 keeps a size."""
     extra = len(shape) - x.ndim
+    if extra < 0:
+        raise RuntimeError(f"expected {x.ndim} sizes or more for a tensor of the sizes "
+                           f"{list(x.shape)}, but got {list(shape)}")
     shape = tuple(x.shape[i - extra] if n == -1 else whole(n) for i, n in enumerate(shape))
     if x.data is None or shape == x.shape:
         return Value(x.data, shape, x.dtype)
@@ -231,16 +234,17 @@ def _to_bfloat16(x: Value) -> Value:
 
 
 def rounded_once(lowering: Callable[..., Any]) -> Callable[..., Any]:
-    """A lowering of several functions, computed in FLOAT32 if its floats are FLOAT16: each function
-    would round."""
+    """A lowering of several functions, computed in FLOAT32 if its floats are all FLOAT16, or all
+    BFLOAT16: each function would round."""
     @functools.wraps(lowering)
     def run(*args: Any, **kwargs: Any) -> Any:
         tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Value)
                    and x.dtype.is_floating_point]
-        if not tensors or any(x.dtype != torch.float16 for x in tensors):
+        types = {x.dtype for x in tensors}
+        if types not in ({torch.float16}, {torch.bfloat16}):
             return lowering(*args, **kwargs)
         args, kwargs = _floats_as(F32, (args, kwargs))
-        return _floats_as(torch.float16, lowering(*args, **kwargs))
+        return _floats_as(types.pop(), lowering(*args, **kwargs))
 
     return run
 

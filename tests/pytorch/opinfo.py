@@ -122,7 +122,8 @@ def graph_of(op: Any) -> Callable[..., Any]:
 def tolerances(op: Any, y: torch.Tensor) -> dict[str, float]:
     """torch.testing's, but for sums of products: their terms may cancel, so errors are as large
     as the last places of the largest result."""
-    known = {torch.float32: (1.3e-6, 4), torch.float16: (1e-3, 1)}.get(y.dtype)
+    known = {torch.float32: (1.3e-6, 4), torch.float16: (1e-3, 1), torch.bfloat16: (1.6e-2, 1)
+             }.get(y.dtype)
     if known is None or not y.numel() or not re.search(_PRODUCTS, op.name):
         return {}
     largest = y[y.isfinite()].abs().max().item() if y.isfinite().any() else 0.0
@@ -171,8 +172,8 @@ def outcome(op: Any, sample: Any, mode: str, random: bool) -> tuple[str, str]:
             *(comparable(op, sample, z) for z in (found, expected)), strict=True)):
         if not isinstance(y, torch.Tensor):
             continue
-        if "layer_norm" in op.name and y.dtype == torch.float16:
-            x = x.to(y.dtype)  # statistics, which only the CPU has in FLOAT16
+        if "layer_norm" in op.name and y.dtype in (torch.bfloat16, torch.float16):
+            x = x.to(y.dtype)  # statistics, which only the CPU has in these types
         try:
             if not y.numel() and "batch_norm" in op.name:
                 continue  # statistics that only the CPU leaves out
@@ -192,7 +193,7 @@ def _as_exact(op: Any, sample: Any, mode: str, found: Sequence[Any], expected: S
     """Whether a result is no farther from that in FLOAT64 than the CPU's is."""
     def wider(tree: Any) -> Any:
         return pytree.tree_map_only(torch.Tensor, lambda x: x.detach().double().requires_grad_(
-            x.requires_grad) if x.dtype in (torch.float16, torch.float32) else x, tree)
+            x.requires_grad) if x.dtype in _NARROW else x, tree)
 
     try:
         exact = outputs(op, types.SimpleNamespace(
@@ -206,6 +207,7 @@ def _as_exact(op: Any, sample: Any, mode: str, found: Sequence[Any], expected: S
         return False
 
 
+_NARROW = torch.bfloat16, torch.float16, torch.float32
 REASONS = (
     ("no graph of PyTorch's own", NO_GRAPH),
     ("complex numbers: no such elements in DirectML", r"complex|torch\.c(32|64|128)"),

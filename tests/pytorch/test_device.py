@@ -142,6 +142,49 @@ EACH: dict[str, Callable[[Any], Any]] = {
 }
 
 
+NARROW: dict[str, Callable[[Any], Any]] = {
+    "orders": lambda x: (*x.sort(1, descending=True), *x.kthvalue(2, 0), x.median(), x.mode(1)[0],
+                         *torch.unique(x, return_counts=True)),
+    "sign bits": lambda x: (x.signbit(), (-0 * x).signbit(), (x * 0).signbit()),
+    "rounded quotients": lambda x: (x // 0.3, x % 0.3, x.div(0.7, rounding_mode="trunc"),
+                                    x // (x[0] / 4), x % (x[1] / 5)),
+}
+
+
+@pytest.mark.parametrize("name", NARROW)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_floats_of_two_bytes_are_numbers(name: str, dtype: Any) -> None:
+    x = torch.randn(4, 6).to(dtype)
+    for a, b in zip(NARROW[name](x.to(DEVICE)), NARROW[name](x), strict=True):
+        torch.testing.assert_close(a.cpu(), b)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
+def test_numbers_wrap_before_they_are_divided(dtype: Any) -> None:
+    x = torch.tensor([0, 5, 100, 127]).to(dtype)
+    for change in (lambda y: y // -1, lambda y: y % 300, lambda y: torch.fmod(y, -3),
+                   lambda y: y.div(-2, rounding_mode="trunc"), lambda y: y * 300 - 1000):
+        assert torch.equal(change(x.to(DEVICE)).cpu(), change(x))
+
+
+def test_statistics_of_one_number() -> None:
+    x = torch.tensor(2.0)
+    for y in (x, x.to(DEVICE)):
+        assert y.var(correction=0).item() == 0 and y.std(0).isnan().item()
+
+
+@pytest.mark.parametrize("wrong", [
+    lambda x: x & x, torch.bitwise_not, lambda x: x - (x > 0), lambda x: True - x.long(),
+    lambda x: torch.ones((), device=x.device).copy_(x[0, :1])])
+def test_what_the_cpu_refuses_is_refused(wrong: Callable[[Any], Any],
+                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KOMPUTE_DML_TORCH_FALLBACK")
+    for x in (torch.randn(4, 6), torch.randn(4, 6).to(DEVICE)):
+        with warnings.catch_warnings(), pytest.raises(RuntimeError):
+            warnings.simplefilter("ignore")
+            wrong(x)
+
+
 @pytest.mark.parametrize("name", EACH)
 def test_operators(name: str) -> None:
     x = torch.randn(4, 6)

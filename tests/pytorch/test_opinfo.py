@@ -20,6 +20,8 @@ NAMES = ("__getitem__", "add", "cumsum", "index_put", "linalg_inv", "masked_fill
 OTHERS = (("sort", "bool"), ("pow", "int64"), ("__rpow__", "int64"),
           ("bitwise_left_shift", "int64"), ("bitwise_right_shift", "int64"), ("topk", "int64"),
           ("div_trunc_rounding", "int64"), ("addcdiv", "float16"), ("expm1", "float16"),
+          ("topk", "bfloat16"), ("kthvalue", "bfloat16"), ("sort", "bfloat16"),
+          ("native_group_norm", "bfloat16"), ("addcmul", "bfloat16"), ("signbit", "bfloat16"),
           ("_softmax_backward_data", "float16"), ("nn_functional_adaptive_avg_pool2d", "float16"))
 """Operators of other types, with those types."""
 GRADIENTS = ("cdist", "index_fill", "nextafter", "nn_functional_embedding_bag",

@@ -154,7 +154,8 @@ def _infinite(x: Value, mode: dml.IsInfinityMode) -> Value:
 
 @lowers("signbit")
 def signbit(x: Value) -> Value:
-    words = view_dtype(x, {F32: torch.int32, torch.float16: torch.int16}.get(x.dtype, x.dtype))
+    words = view_dtype(x, {F32: torch.int32, torch.float16: torch.int16,
+                           torch.bfloat16: torch.int16}.get(x.dtype, x.dtype))
     return less(words, 0) if words.dtype != BOOL else full(x.shape, False, BOOL)
 
 
@@ -192,8 +193,14 @@ def logical_not(x: Value) -> Value:
     return elementwise(dml.logical_not, [cast(x, BOOL)], BOOL)
 
 
+def _needs_bits(dtype: torch.dtype) -> None:
+    if dtype.is_floating_point:
+        raise Unsupported(f"bits of {dtype}")
+
+
 @lowers("bitwise_not")
 def bitwise_not(x: Value) -> Value:
+    _needs_bits(x.dtype)
     return logical_not(x) if x.dtype == BOOL else elementwise(dml.bit_not, [x], x.dtype)
 
 
@@ -205,9 +212,10 @@ _WIDER = {torch.int8: torch.int32, torch.int16: torch.int32, torch.uint8: torch.
 
 def arithmetic(function: Callable[..., Tensor], a: Operand, b: Operand, dtype: torch.dtype
                ) -> Value:
-    """Integers of fewer than 32 bits are computed in INT32 and wrap around."""
+    """Integers of fewer than 32 bits, also numbers, are computed in INT32 and wrap around."""
     if dtype in _WIDER:
-        return cast(elementwise(function, [a, b], _WIDER[dtype]), dtype)
+        narrow = [as_value(x, dtype) for x in (a, b)]
+        return cast(elementwise(function, narrow, _WIDER[dtype]), dtype)
     return elementwise(function, [a, b], dtype)
 
 
@@ -228,7 +236,7 @@ def add(a: Operand, b: Operand, alpha: Number = 1) -> Value:
 @lowers("sub.Tensor", "sub.Scalar")
 def subtract(a: Operand, b: Operand, alpha: Number = 1) -> Value:
     dtype = result_type(a, b)
-    if dtype == BOOL:
+    if any(isinstance(x, bool) or (isinstance(x, Value) and x.dtype == BOOL) for x in (a, b)):
         raise Unsupported("a difference of truth values")
     return arithmetic(dml.subtract, a, _scaled(b, alpha, dtype), dtype)
 
@@ -256,8 +264,13 @@ def divide(a: Operand, b: Operand, rounding_mode: str | None = None) -> Value:
     if rounding_mode == "floor":
         return floor_divide(a, b)
     if dtype.is_floating_point:
-        return call("trunc", elementwise(dml.divide, [a, b], dtype))
+        return _truncated_quotient(as_value(a, dtype), as_value(b, dtype))
     return _truncated(a, b, dtype)
+
+
+@rounded_once
+def _truncated_quotient(a: Value, b: Value) -> Value:
+    return call("trunc", divide(a, b))
 
 
 def _truncated(a: Operand, b: Operand, dtype: torch.dtype) -> Value:
@@ -268,19 +281,23 @@ def _truncated(a: Operand, b: Operand, dtype: torch.dtype) -> Value:
 
 @lowers("floor_divide")
 def floor_divide(a: Operand, b: Operand) -> Value:
-    """For floats ``(a - remainder(a, b)) / b``, as PyTorch computes it."""
     dtype = result_type(a, b)
     if not dtype.is_floating_point:
         return arithmetic(dml.floor_divide, a, b, dtype)
+    return _floor_quotient(as_value(a, dtype), as_value(b, dtype))
+
+
+@rounded_once
+def _floor_quotient(a: Value, b: Value) -> Value:
+    """``(a - remainder(a, b)) / b``, as PyTorch computes it."""
     mod = fmod(a, b)
     quotient = divide(subtract(a, mod), b)
-    negative = logical(dml.logical_xor, less(as_value(b, dtype), 0), less(mod, 0))
+    negative = logical(dml.logical_xor, less(b, 0), less(mod, 0))
     apart = logical(dml.logical_and, not_equal(mod, 0), negative)
     quotient = where(apart, subtract(quotient, 1), quotient)
     floor = call("floor", quotient)
     above = greater(subtract(quotient, floor), 0.5)
-    result = where(above, add(floor, 1), floor)
-    return where(equal(as_value(b, dtype), 0), divide(a, b), result)
+    return where(equal(b, 0), divide(a, b), where(above, add(floor, 1), floor))
 
 
 @lowers("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
@@ -288,11 +305,15 @@ def remainder(a: Operand, b: Operand) -> Value:
     dtype = result_type(a, b)
     if not dtype.is_floating_point:
         return arithmetic(dml.modulus_floor, a, b, dtype)
+    return _floor_remainder(as_value(a, dtype), as_value(b, dtype))
+
+
+@rounded_once
+def _floor_remainder(a: Value, b: Value) -> Value:
     mod = fmod(a, b)
-    other = as_value(b, dtype)
     apart = logical(dml.logical_and, not_equal(mod, 0),
-                    logical(dml.logical_xor, less(other, 0), less(mod, 0)))
-    return where(apart, add(mod, other), mod)
+                    logical(dml.logical_xor, less(b, 0), less(mod, 0)))
+    return where(apart, add(mod, b), mod)
 
 
 @lowers("fmod.Tensor", "fmod.Scalar")
@@ -453,6 +474,7 @@ for _name, _function in {"logical_and": dml.logical_and, "logical_or": dml.logic
 def _bits(function: Callable[..., Tensor], truths: Callable[..., Tensor], a: Operand, b: Operand
           ) -> Value:
     dtype = result_type(a, b)
+    _needs_bits(dtype)
     return logical(truths, a, b) if dtype == BOOL else elementwise(function, [a, b], dtype)
 
 

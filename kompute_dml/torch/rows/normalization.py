@@ -77,7 +77,7 @@ def _standardized(x: Value, dims: Sizes, eps: float) -> list[Value]:
 def layer_norm(x: Value, shape: Sizes, weight: Value | None, bias: Value | None, eps: float
                ) -> list[Value]:
     dims = list(range(x.ndim - len(shape), x.ndim))
-    if x.dtype == torch.float16:
+    if x.dtype in (torch.float16, torch.bfloat16):
         results = layer_norm(cast(x, F32), shape, weight and cast(weight, F32), bias and cast(
             bias, F32), eps)
         return [cast(results[0], x.dtype), *results[1:]]
@@ -98,7 +98,7 @@ def _per_channel(x: Value | None, rank: int) -> Value | None:
 @lowers("native_group_norm")
 def group_norm(x: Value, weight: Value | None, bias: Value | None, n: int, c: int, hw: int,
                groups: int, eps: float) -> list[Value]:
-    if x.dtype == torch.float16:
+    if x.dtype in (torch.float16, torch.bfloat16):
         results = group_norm(cast(x, F32), weight and cast(weight, F32), bias and cast(bias, F32),
                              n, c, hw, groups, eps)
         return [cast(results[0], x.dtype), *[cast(v, x.dtype) for v in results[1:]]]

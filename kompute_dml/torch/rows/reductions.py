@@ -139,7 +139,7 @@ def var(x: Value, dim: Sizes | bool | None = None, unbiased: bool | None = None,
     average = reduced(Function.AVERAGE, x, dim, True)
     apart = call("sub.Tensor", x, average)
     total = reduced(Function.SUM, call("mul.Tensor", apart, apart), dim, keepdim)
-    count = math.prod(x.shape[d] for d in dimensions(x, dim)) - correction
+    count = math.prod(x.shape[d] for d in dimensions(x, dim) if x.ndim) - correction
     if count <= 0:  # 0 / 0 and x / 0
         return call("div.Tensor", total, full((), 0.0, x.dtype))
     return call("div.Tensor", total, float(count))
@@ -239,7 +239,8 @@ def topk(x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = T
     shape = [k if d == dim else n for d, n in enumerate(x.shape)]
     if not math.prod(shape):
         return [empty(shape, x.dtype), empty(shape, I64)]
-    y = cast(x, torch.int32 if x.dtype in (BOOL, torch.int8, torch.int16, torch.uint8) else x.dtype)
+    y = cast(x, F32 if x.dtype == torch.bfloat16 else torch.int32 if x.dtype in (
+        BOOL, torch.int8, torch.int16, torch.uint8) else x.dtype)
     best, at = dml.top_k1(y.elements, axis=dim, k=k, data_type="uint32",
                           axis_direction=1 if largest else 0)
     return [cast(value(best, shape, y.dtype), x.dtype),
