@@ -9,7 +9,7 @@ from torch._dynamo import register_backend
 
 import kompute_dml
 
-from . import autocast, backend, device, patches, storage
+from . import autocast, backend, device, patches, storage, versions
 
 _registered: list[object] = []
 
@@ -21,6 +21,7 @@ def register() -> None:
     _registered.extend((device.register(), autocast.register()))
     storage.register()
     patches.register()
+    versions.keep_checks()
     register_backend(backend.backend, name="kompute_dml")
     _keep_from_dynamo()
 

@@ -3,7 +3,11 @@
 ======== ==========================================================================================
 release  what is needed
 ======== ==========================================================================================
+2.9      not served: nothing there registers a device's guard and hooks from Python
 2.10     ``_setup_privateuseone_for_python_backend``: the first that registers a device from Python
+2.10     traced graphs lose checks of matrices: :func:`keep_checks`
+2.10     a module that was compiled on the host cannot move, and says so: PyTorch swaps none of the
+         parameters that traced graphs refer to weakly. Move it, or a copy, before
 2.14     nothing else; the newest that the tests have run
 ======== ==========================================================================================
 """
@@ -13,6 +17,7 @@ from __future__ import annotations
 import re
 
 import torch
+import torch.fx
 
 OLDEST = (2, 10)
 
@@ -23,3 +28,8 @@ def check() -> None:
     if version < OLDEST:
         raise ImportError(f"kompute_dml.torch: expected PyTorch {OLDEST[0]}.{OLDEST[1]} or later, "
                           f"but got {torch.__version__}")
+
+
+def keep_checks() -> None:
+    """Else a compiled graph of a singular matrix goes on with infinities."""
+    torch.fx.node._side_effectful_functions.add(torch.ops.aten._linalg_check_errors.default)

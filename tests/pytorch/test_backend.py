@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from kompute_dml.torch import fallback, memory  # noqa: E402
 from kompute_dml.torch.backend import Program, mirrors, statistics  # noqa: E402
 
+BEFORE_2_11 = torch.__version__.startswith("2.10.")
 nn, functional = torch.nn, torch.nn.functional
 
 
@@ -177,6 +178,7 @@ def test_what_has_no_lowering_runs_alone(where: str, monkeypatch: pytest.MonkeyP
         torch.testing.assert_close(q.grad.cpu(), p.grad, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.skipif(BEFORE_2_11, reason="its graphs keep weak references to parameters")
 def test_a_model_moves_after_it_was_compiled_for_the_host() -> None:
     model, x = mlp(), torch.randn(4, 20)
     compiled = torch.compile(model, backend="kompute_dml")
@@ -411,6 +413,7 @@ def test_singular_matrices_raise(where: str) -> None:
         compiled(torch.zeros(3, 3, device=where))
 
 
+@pytest.mark.skipif(BEFORE_2_11, reason="its tracer wants real tensors for this one")
 def test_errors_while_a_backward_pass_is_traced_break_the_graph() -> None:
     """PyTorch asks the device's guard for its type while the error unwinds."""
     def filled(x: torch.Tensor, where: torch.Tensor, number: torch.Tensor) -> torch.Tensor:

@@ -56,12 +56,16 @@ def test_operator(name: str, mode: str) -> None:
 
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients(name: str) -> None:
+    if name not in operators(GRADIENT):
+        pytest.skip("this release has no gradient of it")
     found = outcomes(operators(GRADIENT)[name], torch.float32, GRADIENT, 2)
     assert {kind for kind, _ in found} == {"pass"}, found
 
 
 @pytest.mark.parametrize("name, dtype", OTHERS)
 def test_operator_of_another_type(name: str, dtype: str) -> None:
+    if name not in operators(FORWARD, dtype):
+        pytest.skip("this release has no such entry")
     found = outcomes(operators(FORWARD, dtype)[name], getattr(torch, dtype), FORWARD, 2)
     assert {kind for kind, _ in found} == {"pass"}, found
 

@@ -21,6 +21,8 @@ USED = (
     "__future__.set_swap_module_params_on_conversion", "storage.UntypedStorage.copy_",
     "_C._acc.DeviceGuard", "autograd.graph._engine_run_backward", "autograd._engine_run_backward",
     "_decomp.core_aten_decompositions", "_guards.TracingContext.try_get",
+    "fx.node._side_effectful_functions", "storage.UntypedStorage._write_file",
+    "storage.UntypedStorage._set_from_file",
 )
 
 
@@ -50,7 +52,7 @@ def test_core_aten_is_served() -> None:
                 op.name(), "CompositeImplicitAutograd"))
 
     assert len(core) > 150
-    assert {op.name().split("::")[1] for op in core if not is_served(op)} == COMPLEX
+    assert {op.name().split("::")[1] for op in core if not is_served(op)} <= COMPLEX
 
 
 @pytest.mark.parametrize("release, wrong", [
