@@ -251,7 +251,8 @@ def test_sentences_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.slow
 def test_ray_data_gives_each_actor_a_device(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="pip install 'ray[data]' runs this example")
+    for package in ("ray", "pyarrow"):
+        pytest.importorskip(package, reason="pip install 'ray[data]' runs this example")
     for i in range(8):
         (tmp_path / f"{i}.py").write_text("import os\n\ndef f(x):\n    return x\n" * 20)
     done = subprocess.run(
