@@ -7,6 +7,7 @@ opens the next device that no other has. `pip install 'ray[data]' magika onnxrun
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,14 @@ sys.path.append(str(Path(__file__).parent / "demo"))
 
 
 class Devices:
-    """An actor of Ray's that gives each who asks another device."""
+    """An actor of Ray's that gives each who asks another device. When all have one it begins anew,
+    for a process that Ray starts in the place of another."""
 
     def __init__(self, uuids: list[str]) -> None:
-        self.free = list(uuids)
+        self.turns = itertools.cycle(uuids)
 
     def take(self) -> str:
-        return self.free.pop(0)
+        return next(self.turns)
 
 
 class Classifier:

@@ -249,6 +249,11 @@ def test_sentences_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert page.getpixel((example.MARGIN + 2 + example.CELL, 22)) == (255, 255, 255)
 
 
+def test_a_process_that_ray_starts_again_gets_a_device() -> None:
+    devices = _example("ray_data").Devices(["one", "two"])
+    assert [devices.take() for _ in range(3)] == ["one", "two", "one"]
+
+
 @pytest.mark.slow
 def test_ray_data_gives_each_actor_a_device(tmp_path: Path) -> None:
     for package in ("ray", "pyarrow"):
