@@ -3,7 +3,7 @@
     make vendor-compilers ARGS="[--device NAME] [--document] [--keep] [--all]"
 
 For each device it asks the lowerings what they would choose for the cases of the benchmark's
-families, and compiles that. It prints a table, and fails on what does
+families and of `kompute-dml selftest`, and compiles that. It prints a table, and fails on what does
 not compile; on kernels of products, attention, convolutions, reductions and norms that spill or
 have too few waves; on more shared memory than the device has; and on a device that is described in
 another way than ``FACTS``. ``--document`` writes docs/performance/devices.md. ``--keep`` keeps the
@@ -28,8 +28,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kompute_dml.desc import TensorDesc
+from kompute_dml.dtypes import DataType
 from kompute_dml.lowering import measured
-from kompute_dml.runtime.adapters import FEATURE_EXTENSIONS, FEATURE_STRUCTS
+from kompute_dml.operators.matrix_multiply.bfloat16 import NarrowGemmDesc
+from kompute_dml.operators.matrix_multiply.gemm import GemmOperatorDesc
+from kompute_dml.runtime.adapters import FEATURE_EXTENSIONS, feature_struct
 from kompute_dml.runtime.shader_library import manifest
 from kompute_dml.runtime.traits import DeviceClass, asked_size, class_of
 from kompute_dml.toolchain import vendors
@@ -132,7 +136,7 @@ def _device(vk: Any) -> Any:
     enabled = [e for e in FEATURE_EXTENSIONS if e in there]
     chain = vk.VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR()
     for extension in enabled:
-        chain = getattr(vk, FEATURE_STRUCTS[extension][0])(pNext=chain)
+        chain = feature_struct(vk, extension, chain)
     features = vk.VkPhysicalDeviceFeatures2(pNext=chain)
     vk.vkGetPhysicalDeviceFeatures2(physical, features)
     queue = vk.VkDeviceQueueCreateInfo(queueFamilyIndex=0, pQueuePriorities=[1.0])
@@ -237,6 +241,22 @@ def _compile(path: Path, first: int, most: int) -> None:
 # In the process that judges
 
 
+def _product(kind: Any, data_type: DataType, m: int, k: int, n: int) -> Any:
+    a, b, c, y = (TensorDesc(data_type, sizes, guaranteed_base_offset_alignment=16)
+                  for sizes in ((m, k), (k, n), (m, n), (m, n)))
+    return kind(a_tensor=a, b_tensor=b, c_tensor=c, output_tensor=y, trans_a=0, trans_b=0,
+                alpha=1.0, beta=1.0, fused_activation=None)
+
+
+_MORE_PRODUCTS = tuple(
+    _product(kind, data_type, m, 4096, n)
+    for kind, data_type in ((NarrowGemmDesc, DataType.UINT16),
+                            (GemmOperatorDesc, DataType.FLOAT16))
+    for m, n in ((4096, 4096), (1024, 1024), (512, 512), (256, 4096), (128, 512), (16, 4096),
+                 (16, 96)))
+"""Products that no suite has: with C, some with K in parts. BFLOAT16 is described as UINT16."""
+
+
 def _run(device: vendors.VendorDevice, folder: Path, *arguments: object) -> subprocess.Popen[bytes]:
     env = {**device.environment(folder), "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
     command = [*vendors.interpreter(folder), __file__, *map(str, arguments)]
@@ -258,14 +278,15 @@ def chosen(adapters: Mapping[str, Any], every: bool) -> dict[str, list[Job]]:
     from kompute_dml.runtime.shader_library import ShaderLibrary
 
     if not every:
-        record_plans.SUITES = ("families",)
+        record_plans.SUITES = ("families", record_plans.SELFTEST)
         record_plans._of_tests = lambda: iter(())
         record_plans.tune.recipes = lambda: ()
     targets = {name: target_of(ShaderLibrary(a.features, a.max_storage_buffers), a)
                for name, a in adapters.items()}
     found: dict[str, dict[Job, None]] = {name: {} for name in adapters}
     last = next(iter(adapters))
-    for _, desc in record_plans.descs(targets[last], adapters[last]):
+    known = record_plans.descs(targets[last], adapters[last])
+    for desc in (*_MORE_PRODUCTS, *(desc for _, desc in known)):
         for name, target in targets.items():
             if isinstance(desc, decode.DecodeProductDesc) and not decode.serves(target, [desc]):
                 continue  # the graph's pass leaves it alone on this device

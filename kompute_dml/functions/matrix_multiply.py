@@ -10,10 +10,13 @@ import numpy as np
 from ..dtypes import DataType
 from ..errors import ValidationError, expect, refuse
 from ..layout import broadcast_sizes, pad_left
+from ..operators.matrix_multiply.bfloat16 import NarrowGemmDesc
+from ..operators.matrix_multiply.float_kernels import multiplies_bfloat16
 from ..operators.matrix_multiply.gemm import GemmOperatorDesc
 from ..operators.matrix_multiply.integer import MatrixMultiplyIntegerOperatorDesc
 from ..operators.matrix_multiply.quantized import QuantizedLinearMatrixMultiplyOperatorDesc
 from ..operators.matrix_multiply.to_float import MatrixMultiplyIntegerToFloatOperatorDesc
+from ..tracing import Tracer
 from .call import as_tensor, device_of, output, run, whole_numbers
 from .registry import function
 
@@ -54,6 +57,26 @@ def gemm(
         {"a_tensor": a, "b_tensor": b, "c_tensor": c, "output_tensor": y},
         trans_a=int(trans_a), trans_b=int(trans_b), alpha=alpha, beta=beta,
         fused_activation=fused_activation)
+    return y
+
+
+def gemm_of_bfloat16(
+    a: Tensor, b: Tensor, c: Tensor | None = None, *, alpha: float = 1.0, beta: float = 1.0
+) -> Tensor | None:
+    """:func:`gemm` of BFLOAT16, whose bits are UINT16; None on a device without matrix units for
+    it."""
+    name, device = "gemm_of_bfloat16", device_of(a, b, c)
+    runs_on = device.device if isinstance(device, Tracer) else device
+    if not multiplies_bfloat16(runs_on.target.traits):
+        return None
+    leading = _leading(name, a, b)
+    sizes = (*leading, a.sizes[-2], b.sizes[-1])
+    y = device.empty(sizes, DataType.UINT16)
+    run(NarrowGemmDesc, device, {
+        "a_tensor": a.broadcast_to(*leading, *a.sizes[-2:]),
+        "b_tensor": b.broadcast_to(*leading, *b.sizes[-2:]),
+        "c_tensor": None if c is None else _broadcast(name, "c", c, sizes), "output_tensor": y},
+        trans_a=0, trans_b=0, alpha=alpha, beta=beta, fused_activation=None)
     return y
 
 

@@ -37,6 +37,7 @@ T = TypeVar("T")
 
 _ON_MATRIX_UNITS = {
     "f16": ("gemm_coopmat", "t128"),
+    "bf16": ("gemm_coopmat", "t128", "bfloat16"),
     "i8": ("matrix_multiply_integer_to_float_coopmat", "t128"),
     "u8": ("matrix_multiply_integer_to_float_coopmat", "t128"),
 }

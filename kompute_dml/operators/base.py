@@ -548,7 +548,7 @@ class Each(NamedTuple):
 _definitions: dict[str, Definition] = {}
 _seen_definitions = MappingProxyType(_definitions)
 _by_class: dict[type, Definition] = {}
-_widened: dict[tuple[type[OperatorDesc], tuple[Field, ...]], type[OperatorDesc]] = {}
+_widened: dict[tuple[type[OperatorDesc], str, tuple[Field, ...]], type[OperatorDesc]] = {}
 
 
 def define(
@@ -626,11 +626,13 @@ def _made(name: str, fields: list[Any], base: type, namespace: dict[str, Any] | 
 def widened(
     desc_class: type[OperatorDesc], *more: Field, name: str = "", lower: Lower | None = None,
     in_place: bool = True, fuses: type[OperatorDesc] | None = None,
+    data_types: tuple[DataType, ...] = (),
 ) -> type[OperatorDesc]:
     """The descriptor class of an operator with optional fields that DirectML's does not have.
     Graphs use it. It is not in the registry. ``in_place``: it may write over inputs, if DirectML's
-    operator may. ``fuses``: it fuses the activations that this one does."""
-    key = desc_class, more
+    operator may. ``fuses``: it fuses the activations that this one does. ``data_types``: those of
+    its tensors, if they are others than DirectML's."""
+    key = desc_class, name, more
     if (wide := _widened.get(key)) is not None:
         return wide
     definition = _by_class[desc_class]
@@ -641,7 +643,10 @@ def widened(
     entry = dataclasses.replace(
         definition.spec, fields=(*definition.spec.fields, *more),
         name=f"DML_OPERATOR_{name}" if name else definition.name,
-        fuses=_by_class[fuses].spec.fuses if fuses else definition.spec.fuses)
+        fuses=_by_class[fuses].spec.fuses if fuses else definition.spec.fuses,
+        support=tuple(row._replace(tensors={
+            field: dataclasses.replace(support, data_types=data_types or support.data_types)
+            for field, support in row.tensors.items()}) for row in definition.spec.support))
     _by_class[wide] = dataclasses.replace(
         definition, spec=entry, desc_class=wide, lower=lower or definition.lower,
         in_place=definition.in_place and in_place)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 from types import ModuleType
@@ -78,6 +78,10 @@ FEATURE_STRUCTS = {
         "VkPhysicalDeviceVulkanMemoryModelFeatures",
         ("vulkanMemoryModel", "vulkanMemoryModelDeviceScope"),
     ),
+    "VK_KHR_shader_bfloat16": (
+        "VkPhysicalDeviceShaderBfloat16FeaturesKHR",
+        ("shaderBFloat16Type", "shaderBFloat16DotProduct", "shaderBFloat16CooperativeMatrix"),
+    ),
     "VK_KHR_cooperative_matrix": (
         "VkPhysicalDeviceCooperativeMatrixFeaturesKHR",
         ("cooperativeMatrix",),
@@ -95,6 +99,11 @@ FEATURE_STRUCTS = {
         ("pipelineRobustness",),
     ),
 }
+_NEWER_STRUCTS = {"VkPhysicalDeviceShaderBfloat16FeaturesKHR": (
+    1000141000, "VkPhysicalDevice8BitStorageFeatures",
+    ("storageBuffer8BitAccess", "uniformAndStorageBuffer8BitAccess", "storagePushConstant8"))}
+"""Structures that the binding does not have: their types, and others of the same layout with the
+names of their members."""
 _PIPELINE_HEADER = Struct("<4I16s")
 """VkPipelineCacheHeaderVersionOne: its size and version, then vendor, device and UUID."""
 _CORE_FEATURES = ("shaderInt16", "shaderInt64", "shaderFloat64")
@@ -217,6 +226,22 @@ def component_name(value: int) -> str:
     return _COMPONENTS.get(value, f"type{value}")
 
 
+def feature_struct(vk: ModuleType, extension: str, chain: object) -> Any:
+    """A structure of FEATURE_STRUCTS, before a chain of others."""
+    name = FEATURE_STRUCTS[extension][0]
+    if name in _NEWER_STRUCTS:
+        kind, alike, _ = _NEWER_STRUCTS[name]
+        return getattr(vk, alike)(sType=kind, pNext=chain)
+    return getattr(vk, name)(pNext=chain)
+
+
+def _features_in(struct: object, extension: str) -> Iterator[str]:
+    """The features of an extension that a device has, from the structure that it filled."""
+    name, features = FEATURE_STRUCTS[extension]
+    members = _NEWER_STRUCTS[name][2] if name in _NEWER_STRUCTS else features
+    return (f for f, member in zip(features, members) if getattr(struct, member))
+
+
 def _cooperative_matrices(
     vk: ModuleType, instance: object, device: object
 ) -> tuple[CooperativeMatrix, ...]:
@@ -281,15 +306,14 @@ def _describe(vk: ModuleType, instance: object, index: int, device: object) -> A
     limits = properties.limits
 
     structs: list[Any] = []
-    for extension, (struct, _) in FEATURE_STRUCTS.items():
-        if extension in extensions:
-            structs.append(getattr(vk, struct)(pNext=structs[-1] if structs else None))
+    present = [extension for extension in FEATURE_STRUCTS if extension in extensions]
+    for extension in present:
+        structs.append(feature_struct(vk, extension, structs[-1] if structs else None))
     features2 = vk.VkPhysicalDeviceFeatures2(pNext=structs[-1] if structs else None)
     vk.vkGetPhysicalDeviceFeatures2(device, features2)
     features = {name for name in _CORE_FEATURES if getattr(features2.features, name)}
-    present = [names for ext, (_, names) in FEATURE_STRUCTS.items() if ext in extensions]
-    for struct, names in zip(structs, present):
-        features.update(name for name in names if getattr(struct, name))
+    for struct, extension in zip(structs, present):
+        features.update(_features_in(struct, extension))
     if subgroup.supportedStages & vk.VK_SHADER_STAGE_COMPUTE_BIT:
         features.update(name for name, bit in (
             ("subgroupArithmetic", vk.VK_SUBGROUP_FEATURE_ARITHMETIC_BIT),

@@ -44,6 +44,8 @@ _FEATURES_OF: dict[str, tuple[str, ...]] = {
     "VulkanMemoryModel": ("vulkanMemoryModel",),
     "VulkanMemoryModelDeviceScope": ("vulkanMemoryModelDeviceScope",),
     "CooperativeMatrixKHR": ("cooperativeMatrix",),
+    "BFloat16TypeKHR": ("shaderBFloat16Type",),
+    "BFloat16CooperativeMatrixKHR": ("shaderBFloat16CooperativeMatrix",),
 }
 
 # Name for KOMPUTE_DML_DISABLE -> the features that it switches off.
@@ -55,6 +57,7 @@ SWITCHES: dict[str, tuple[str, ...]] = {
     "float64": ("shaderFloat64",),
     "dot": ("shaderIntegerDotProduct",),
     "coopmat": ("cooperativeMatrix",),
+    "bfloat16": ("shaderBFloat16Type", "shaderBFloat16CooperativeMatrix"),
 }
 
 

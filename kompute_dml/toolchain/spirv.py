@@ -15,6 +15,10 @@ A shader begins with header lines:
     //@ tail f32                                      optional: variants with this axis value,
                                                       or all (*), also compile with -DTAIL,
                                                       under names that end with .tail
+    //@ bfloat16 t64                                  optional: variants with this axis value also
+                                                      compile with -DBFLOAT16, under names that
+                                                      end with .bfloat16. Elements of matrices are
+                                                      BFLOAT16 in them (bfloat16.py)
     //@ unchecked t64 t32                             optional: variants with these axis values,
                                                       or all (*), get no bounds checks of the
                                                       driver's (runtime/traits.py)
@@ -40,13 +44,15 @@ from pathlib import Path
 from typing import Any
 
 from . import glslang
-from .reflect import ReflectionError, reflect
+from .bfloat16 import with_bfloat16
+from .reflect import reflect
 from .system import PACKAGE, Progress, ToolchainError
 
 MANIFEST = "manifest.json"
 DEFAULT_TARGET = "vulkan1.1"
 # The size that Vulkan guarantees.
 MAX_PUSH_WORDS = 32
+_BFLOAT16 = "bfloat16"
 _OPERATOR = re.compile(r"DML_OPERATOR_[A-Z0-9_]+")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _VALUE = re.compile(r"(@?\w+)(?:\((\w+=\d+(?:, *\w+=\d+)*)\))?")
@@ -70,6 +76,7 @@ class Shader:
     """By axis and value."""
     without: tuple[str, ...] = ()
     tails: tuple[str, ...] = ()
+    bfloats: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
     target: str = DEFAULT_TARGET
     needs_glslang: int = 0
@@ -86,6 +93,8 @@ class Shader:
             yield ".".join((self.name, *values)), definitions
             if {*values, "*"} & {*self.tails}:
                 yield ".".join((self.name, *values, "tail")), [*definitions, "-DTAIL"]
+            if {*values} & {*self.bfloats}:
+                yield ".".join((self.name, *values, _BFLOAT16)), [*definitions, "-DBFLOAT16"]
 
     def sizes_of(self, variant: str) -> dict[str, int]:
         """The sizes of a variant's axis values."""
@@ -195,9 +204,10 @@ def parse_header(path: Path) -> Shader:
         values["sizes"] = {axis: listed for axis, listed in axes if any(listed.values())}
     shader = Shader(path.stem, path, **values)
     known = {"*", *itertools.chain(*shader.axes.values())}
-    for value in shader.unchecked:
-        if value not in known:
-            raise ShaderError(f"{path}: expected 'unchecked' to name axis values, but got {value}")
+    for key, listed in (("unchecked", shader.unchecked), (_BFLOAT16, shader.bfloats)):
+        for value in listed:
+            if value not in known:
+                raise ShaderError(f"{path}: expected {key!r} to name axis values, but got {value}")
     for name in shader.without:
         if name not in map(".".join, itertools.product(*shader.axes.values())):
             raise ShaderError(f"{path}: expected 'without' to name combinations, but got {name}")
@@ -271,6 +281,7 @@ _KEYS = {
     "variants": ("axes", _parse_axes),
     "without": ("without", lambda text: tuple(text.split())),
     "tail": ("tails", lambda text: tuple(text.split())),
+    "bfloat16": ("bfloats", lambda text: tuple(text.split())),
     "unchecked": ("unchecked", lambda text: tuple(text.split())),
     "glslang": ("needs_glslang", _parse_glslang),
     "target": ("target", _parse_target),
@@ -281,7 +292,7 @@ def _entry(
     shader: Shader, source: Path, compiler: glslang.Compiler, before: dict[str, Any], output: Path
 ) -> dict[str, Any]:
     """The shader's manifest entry, with the variants that are up to date."""
-    digest = hashlib.sha256(repr((compiler.name, shader.target, _own_code())).encode())
+    digest = hashlib.sha256(repr((compiler.name, shader.target, _own_code(shader))).encode())
     for path in _closure(shader.path, source):
         digest.update(path.read_bytes())
     entry = {
@@ -301,9 +312,10 @@ def _entry(
     return entry
 
 
-def _own_code() -> str:
-    """A hash of the code that compiles shaders and writes the manifest."""
-    files = (Path(__file__), Path(__file__).with_name("reflect.py"))
+def _own_code(shader: Shader) -> str:
+    """A hash of the code that compiles a shader and writes the manifest."""
+    names = ("spirv.py", "reflect.py", *(["bfloat16.py"] if shader.bfloats else []))
+    files = map(Path(__file__).with_name, names)
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
@@ -358,8 +370,9 @@ def _compile(
             raise ShaderError(f"{variant}:\n{text}")
         code = binary.read_bytes()
     try:
+        code = with_bfloat16(code) if variant.endswith("." + _BFLOAT16) else code
         record = reflect(code)
-    except ReflectionError as error:
+    except ValueError as error:
         raise ShaderError(f"{variant}:\nERROR: {shader.path}: {error}") from None
     words = max((f["offset"] + f["count"] for f in record["push"].values()), default=0)
     if words > MAX_PUSH_WORDS:

@@ -203,5 +203,6 @@ class Module(types.ModuleType):
         return [torch.float16, torch.bfloat16]
 
     def is_bf16_supported(self) -> bool:
-        """True: BFLOAT16 is stored, and computed in FLOAT32."""
+        """True: BFLOAT16 is stored, and computed in FLOAT32. Matrix units that a device has for it
+        take its products."""
         return True

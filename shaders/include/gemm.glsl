@@ -75,6 +75,21 @@ layout(constant_id = 3) const uint ALIKE = 0u;
 #define TAIL_TYPE TYPE
 #include "include/tail.glsl"
 
+// Elements of 16 bits.
+#ifdef BFLOAT16
+#include "include/bfloat16.glsl"
+#define NUMBER_OF_HALF bfloat16_to_float
+#define HALF uint16_t
+#define HALF_OF(pair, i) uint16_t(pair >> 16u * (i))
+#define HALVES_OF(x) uvec2(float_to_bfloat16(x[0]) | float_to_bfloat16(x[1]) << 16, \
+                           float_to_bfloat16(x[2]) | float_to_bfloat16(x[3]) << 16)
+#else
+#define NUMBER_OF_HALF half_to_float
+#define HALF float16_t
+#define HALF_OF(pair, i) unpackFloat2x16(pair)[i]
+#define HALVES_OF(x) floats_to_halves(x)
+#endif
+
 INPUT_TENSOR(a, 0, TYPE)
 INPUT_TENSOR(b, 1, TYPE)
 INPUT_TENSOR(c, 2, TYPE)
@@ -82,7 +97,7 @@ layout(binding = 2) readonly buffer CPairs { uvec2 c_pairs[]; };
 OUTPUT_TENSOR(y, 3, TYPE)
 layout(binding = 3) writeonly buffer YPairs { uvec2 y_pairs[]; };
 #ifdef HALF_STORES  // the device stores 16 bits at a time
-layout(binding = 3) writeonly buffer YHalves { float16_t y_halves[]; };
+layout(binding = 3) writeonly buffer YHalves { HALF y_halves[]; };
 layout(binding = 3) writeonly buffer YPairWords { uint y_pair_words[]; };
 #endif
 layout(binding = 4) coherent buffer Partial { float partial[]; };
@@ -149,9 +164,17 @@ bool find_tile(out Tile t) {
 vec4 c_numbers(uint from) {
     if (BYTES_OF(TYPE) == 4u) return uintBitsToFloat(c_vectors[from / 4u]);
     uvec2 pair = c_pairs[from / 4u];
-    return vec4(half_to_float(pair.x & 0xFFFFu), half_to_float(pair.x >> 16),
-                half_to_float(pair.y & 0xFFFFu), half_to_float(pair.y >> 16));
+    return vec4(NUMBER_OF_HALF(pair.x & 0xFFFFu), NUMBER_OF_HALF(pair.x >> 16),
+                NUMBER_OF_HALF(pair.y & 0xFFFFu), NUMBER_OF_HALF(pair.y >> 16));
 }
+
+#ifdef BFLOAT16
+float c_number(uint at) {
+    return BYTES_OF(TYPE) == 2u ? bfloat16_to_float(c_bits(at).x) : c_float(at);
+}
+#else
+#define c_number c_float
+#endif
 
 // What is added to four columns' sums: C, and the tail's tensor where the columns are an aligned vector.
 struct Beside {
@@ -170,7 +193,7 @@ Beside beside_four(Tile t, uint row, uint column) {
     if (HAS_C && C_VECTORS)
         found.c = c_numbers(from);
     else if (HAS_C)
-        [[unroll]] for (uint i = 0u; i < 4u; ++i) found.c[i] = c_float(from + min(i, last) * c_column);
+        [[unroll]] for (uint i = 0u; i < 4u; ++i) found.c[i] = c_number(from + min(i, last) * c_column);
     if (Y_VECTORS && last == 3u) found.others = tail_four(t.at[3] + row * y_row + column * y_column);
     return found;
 }
@@ -195,7 +218,7 @@ void store_four(Tile t, uint row, uint column, vec4 sums, Beside found) {
         y_vectors[to / 4u] = floatBitsToUint(x);
         return;
     }
-    uvec2 halves = floats_to_halves(x);
+    uvec2 halves = HALVES_OF(x);
     if (whole) {
         y_pairs[to / 4u] = halves;
         return;
@@ -209,14 +232,14 @@ void store_four(Tile t, uint row, uint column, vec4 sums, Beside found) {
                 y_pair_words[to / 2u] = halves.x;
                 y_pair_words[to / 2u + 1u] = halves.y;
             } else {
-                y_halves[to] = unpackFloat2x16(halves.x).x;
+                y_halves[to] = HALF_OF(halves.x, 0);
                 y_pair_words[to / 2u + 1u] = halves.x >> 16u | halves.y << 16u;
-                y_halves[to + 3u] = unpackFloat2x16(halves.y).y;
+                y_halves[to + 3u] = HALF_OF(halves.y, 1);
             }
             return;
         }
         EACH_COLUMN for (uint i = 0u; i < 4u; ++i)
-            if (i < count) y_halves[to + i * y_column] = unpackFloat2x16(halves[i / 2u])[i % 2u];
+            if (i < count) y_halves[to + i * y_column] = HALF_OF(halves[i / 2u], i % 2u);
         return;
     }
 #endif

@@ -24,6 +24,7 @@
 //@ glslang >= 14
 //@ target vulkan1.1
 //@ tail *
+//@ bfloat16 t128 t64 t64d t32x64 t32 t16 t64m8n16 t32m8n8 t16m8n8d8
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_cooperative_matrix : require
@@ -32,7 +33,10 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_shader_16bit_storage : require
 #extension GL_EXT_control_flow_attributes : require
-// FLOAT16 matrices, accumulated in float32. Matrix units multiply M x DEPTH by DEPTH x N elements with
+#ifdef BFLOAT16
+#extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
+#endif
+// FLOAT16 or BFLOAT16 matrices, accumulated in float32. Matrix units multiply M x DEPTH by DEPTH x N elements with
 // subgroups of LANES, all of which devices list. A workgroup of subgroups computes a tile of the output
 // in SUBGROUPS_DOWN x SUBGROUPS_ACROSS parts. SUBGROUPS_K subgroups split K of each part. ALONE: each of
 // them reads its own slice, and no subgroup waits for another. A and B are read in vectors of eight
@@ -46,7 +50,8 @@ const uint SUBGROUPS = SUBGROUPS_DOWN * SUBGROUPS_ACROSS * SUBGROUPS_K;
 const uint LANES = TILE_lanes, INVOCATIONS = LANES * SUBGROUPS;
 layout(local_size_x = INVOCATIONS) in;
 #define HALF_STORES
-#define FOURS_TO_ADD clamp(TILE_ROWS * TILE_COLUMNS / 4u / INVOCATIONS, 1u, 4u)
+// Subgroups of fewer lanes have fewer registers for each.
+#define FOURS_TO_ADD clamp(TILE_ROWS * TILE_COLUMNS / 4u / INVOCATIONS, 1u, LANES < 32u ? 2u : 4u)
 #define ALIKE_IS_CONSTANT
 #include "include/gemm.glsl"
 

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 import vulkan
 
-from kompute_dml.runtime.adapters import CooperativeMatrix, _cooperative_matrices, component_name
+from kompute_dml.runtime.adapters import (
+    CooperativeMatrix,
+    _cooperative_matrices,
+    _features_in,
+    component_name,
+    feature_struct,
+)
 
 _I8, _U8, _I32, _U32 = 3, 7, 5, 9  # VkComponentTypeKHR
 _STRUCT = "VkCooperativeMatrixPropertiesKHR"
@@ -58,3 +64,16 @@ def test_a_loader_without_cooperative_matrices(driver: Any) -> None:
 ])
 def test_types_of_matrices_have_names(value: int, name: str) -> None:
     assert component_name(value) == name
+
+
+def test_a_structure_that_the_binding_does_not_have() -> None:
+    ffi = vulkan.ffi
+    last = vulkan.VkPhysicalDevice16BitStorageFeatures()
+    struct = feature_struct(vulkan, "VK_KHR_shader_bfloat16", last)
+    assert struct.sType == 1000141000
+    assert ffi.cast("uintptr_t", struct.pNext) == ffi.cast(
+        "uintptr_t", ffi.addressof(last))
+    words = ffi.cast("uint32_t *", ffi.addressof(struct))  # behind the type and the chain, from the fifth on
+    words[4], words[6] = 1, 1
+    assert [*_features_in(struct, "VK_KHR_shader_bfloat16")] == [
+        "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix"]

@@ -16,7 +16,11 @@ from kompute_dml import tuning
 from kompute_dml.bench import limits, rows
 from kompute_dml.bench.case import AS_IT_IS
 from kompute_dml.cli import cli
+from kompute_dml.lowering.builder import target_of
+from kompute_dml.operators.matrix_multiply.float_kernels import multiplies_bfloat16
 from kompute_dml.runtime import traits
+from kompute_dml.runtime.adapters import CooperativeMatrix
+from kompute_dml.runtime.shader_library import SWITCHES, ShaderLibrary
 from record_plans import ADAPTERS
 
 H200 = ADAPTERS["h200"]
@@ -57,6 +61,14 @@ def test_each_class_is_its_own() -> None:
         with traits.emulated(name):
             kinds.add(traits.of(H200).device_class)
     assert len(kinds) == len(traits.EMULATED)
+
+
+def test_units_of_bfloat16_take_their_feature() -> None:
+    shape = CooperativeMatrix(8, 16, 16, "bf16", "bf16", "f32", "f32", "subgroup")
+    adapter = replace(H200, cooperative_matrices=(shape,), subgroup_size=16)
+    for features in (H200.features, H200.features - {*SWITCHES["bfloat16"]}):
+        target = target_of(ShaderLibrary(features, adapter.max_storage_buffers), adapter)
+        assert multiplies_bfloat16(target.traits) == (features == H200.features)
 
 
 def test_a_limit_of_the_device_stays_where_it_is_less(device: dml.Device) -> None:

@@ -1,110 +1,17 @@
-"""Convolutions of bytes on matrix units that no device here has: their shader, with matrices in
-shared memory instead. Only where an element of a matrix lies is not tested in this way."""
+"""Convolutions of bytes and products of BFLOAT16 on matrix units that no device here has: their
+shaders, with matrices in shared memory instead. Only where an element of a matrix lies is not
+tested in this way."""
 
 from __future__ import annotations
 
-import re
-import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import kompute_dml as dml
-from kompute_dml.runtime.adapters import CooperativeMatrix
-from kompute_dml.runtime.shader_library import ShaderLibrary, Variant, described
-from kompute_dml.toolchain import glslang
-
-SHADERS = Path(__file__).parents[2] / "shaders"
-SHAPES = {"t64k16": (16, 16, 16, 32), "t64m8n16": (8, 16, 32, 16), "t32m8n8": (8, 8, 32, 8)}
-"""M, N, K and the size of subgroups, by tile."""
-MATRICES = """
-struct RowFragment { uint from; uint pitch; };
-struct ColumnFragment { uint from; uint pitch; };
-struct Product { int sums[M * N / LANES]; };
-
-void place(out RowFragment x, uint from, uint pitch) { x = RowFragment(from, pitch); }
-void place(out ColumnFragment x, uint from, uint pitch) { x = ColumnFragment(from, pitch); }
-
-int byte_at(uint line, uint d) {
-    return bitfieldExtract(int(s_slice[line + d / 16u][d / 4u % 4u]), int(d % 4u * 8u), 8);
-}
-
-Product no_product() {
-    Product p;
-    for (uint i = 0u; i < M * N / LANES; ++i) p.sums[i] = 0;
-    return p;
-}
-
-Product coopMatMulAdd(RowFragment a, ColumnFragment b, Product p) {
-    for (uint i = 0u; i < M * N / LANES; ++i) {
-        uint n = OWN_LANE + i * LANES;
-        uint row = a.from + n / N * a.pitch, column = b.from + n % N * b.pitch;
-        for (uint d = 0u; d < DEPTH; ++d) p.sums[i] += byte_at(row, d) * byte_at(column, d);
-    }
-    return p;
-}
-
-void coopMatStore(Product p, uint from, uint pitch, bool by_columns) {
-    for (uint i = 0u; i < M * N / LANES; ++i) {
-        uint n = OWN_LANE + i * LANES, row = n / N, column = n % N;
-        uint at = 4u * from + (by_columns ? column * 4u * pitch + row : row * 4u * pitch + column);
-        s_slice[at / 4u][at % 4u] = uint(p.sums[i]);
-    }
-}
-
-void main() {"""
-
-
-def _emulated(tile: str, folder: Path) -> Variant:
-    """The variant of a tile, without matrix units."""
-    text = (SHADERS / "convolution" / "convolution_coopmat.comp").read_text("utf-8")
-    for old, new in (
-        (r"#extension GL_KHR_(cooperative_matrix|memory_scope_semantics) .*", ""),
-        (r"#define (Product|RowFragment|ColumnFragment) coopmat.*", ""),
-        (r"\bgl_SubgroupInvocationID\b", "OWN_LANE"),
-        (r"\bgl_SubgroupID\b", "(gl_LocalInvocationIndex / LANES)"),
-        (r"\bsubgroupMemoryBarrierShared\b", "memoryBarrierShared"),
-        (r"\bsubgroupBarrier\b", "barrier"),
-        (r"\bcoopMatLoad\(([^,]+), s_slice, ([^;]+?),\s*gl_\w+\)", r"place(\1, \2)"),
-        (r"\bcoopMatStore\(([^,]+, [^,]+), s_slice,", r"coopMatStore(\1,"),
-        (r"\bgl_CooperativeMatrixLayoutColumnMajor\b", "true"),
-        (r"\bgl_CooperativeMatrixLayoutRowMajor\b", "false"),
-        (r"\bProduct\(0\)", "no_product()"),
-        (r"void main\(\) \{", MATRICES),
-    ):
-        text, count = re.subn(old, new, text)
-        assert count, old
-    text = text.replace(
-        "#version 450", "#version 450\n#define OWN_LANE (gl_LocalInvocationIndex % LANES)")
-    text = "\n".join(line for line in text.splitlines() if not line.startswith("//@"))
-    source, binary = folder / "emulated.comp", folder / "emulated.spv"
-    source.write_text(text, "utf-8")
-    variant = described(f"convolution_coopmat.i8.{tile}")
-    assert variant is not None
-    sizes = [f"-DTILE_{name}={size}" for name, size in variant.sizes.items()]
-    done = subprocess.run(
-        [glslang.find().path, "-V", "--target-env", "vulkan1.1", f"-I{SHADERS}",
-         f"-I{SHADERS / 'include'}", "-DOF_i8", *sizes, "-o", str(binary), str(source)],
-        text=True, capture_output=True)
-    assert done.returncode == 0, done.stdout
-    variant = replace(variant, name=f"{variant.name}.emulated", features=frozenset())
-    variant.__dict__["spirv"] = binary.read_bytes()
-    return variant
-
-
-def _device(own: dml.Device, tile: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a device list the tile's matrix units, and run its shader without them."""
-    m, n, depth, lanes = SHAPES[tile]
-    adapter = own.adapter
-    library = ShaderLibrary(adapter.features - {"cooperativeMatrix"}, adapter.max_storage_buffers)
-    variant = _emulated(tile, folder)
-    library._found["convolution_coopmat", "i8", tile] = variant
-    shape = CooperativeMatrix(m, n, depth, "i8", "i8", "i32", "i32", "subgroup")
-    traits = replace(own.target.traits, is_cpu=False, slow_barriers=False, subgroup_sizes=(lanes,),
-                     cooperative_matrices=(shape,))
-    monkeypatch.setattr(own, "target", replace(own.target, library=library, traits=traits))
+from emulated_units import BFLOAT16_SHAPES, SHAPES, multiply_bfloat16, multiply_bytes
+from kompute_dml.functions.matrix_multiply import gemm_of_bfloat16
 
 
 def _image(own: dml.Device, values: np.ndarray, last: bool) -> dml.Tensor:
@@ -138,7 +45,7 @@ def test_sums_of_bytes(
     own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     tile: str, kinds: tuple[str, str], zeros: bool, last: bool,
 ) -> None:
-    _device(own, tile, tmp_path, monkeypatch)
+    multiply_bytes(own, tile, tmp_path, monkeypatch)
     x, w = _bytes(rng, kinds[0], 2, 7, 9, 48), _bytes(rng, kinds[1], 72, 3, 3, 48)
     x_zero, w_zero = (_bytes(rng, kind, 1, 1, 1, 1) for kind in kinds)
     points = {"x_zero_point": own.tensor(x_zero), "filter_zero_point": own.tensor(w_zero)}
@@ -155,7 +62,7 @@ def test_quantized_bytes(
     own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     tile: str,
 ) -> None:
-    _device(own, tile, tmp_path, monkeypatch)
+    multiply_bytes(own, tile, tmp_path, monkeypatch)
     x, w = _bytes(rng, "uint8", 2, 7, 9, 48), _bytes(rng, "int8", 72, 3, 3, 48)
     x_zero, w_zero = _bytes(rng, "uint8", 1, 1, 1, 1), np.zeros((1, 1, 1, 1), np.int8)
     y_zero = np.array([[[[117]]]], np.uint8)
@@ -168,3 +75,62 @@ def test_quantized_bytes(
     assert _runs(own, tile)
     sums = _sums(x.astype(np.int64) - x_zero, w) + bias
     assert (y == np.clip(np.rint(sums / 1024) + 117, 0, 255)).all()
+
+
+# Products of BFLOAT16
+
+
+def _bfloat16(x: np.ndarray) -> np.ndarray:
+    """The nearest numbers of BFLOAT16, ties to even, as bits. No NaN."""
+    bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def _numbers(bits: np.ndarray) -> np.ndarray:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+@pytest.mark.parametrize("tile", BFLOAT16_SHAPES)
+@pytest.mark.parametrize(("sizes", "turned", "with_c"), [
+    ((70, 136, 48), "", True), ((13, 40, 33), "b", False), ((64, 25, 72), "a", True),
+    ((9, 7, 5), "ab", True)])
+def test_products_of_bfloat16(
+    own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    tile: str, sizes: tuple[int, int, int], turned: str, with_c: bool,
+) -> None:
+    multiply_bfloat16(own, tile, tmp_path, monkeypatch)
+    m, k, n = sizes
+    a, b, c = (_bfloat16(rng.standard_normal(s)) for s in ((m, k), (k, n), (1, n)))
+
+    def tensor(x: np.ndarray, side: str) -> dml.Tensor:
+        if side in turned:
+            return own.tensor(np.ascontiguousarray(x.T)).transpose(1, 0)
+        return own.tensor(x)
+
+    y = gemm_of_bfloat16(tensor(a, "a"), tensor(b, "b"), own.tensor(c) if with_c else None,
+                         alpha=0.5, beta=2.0)
+    assert y is not None and _runs(own, f"{tile}.bfloat16")
+    exact = 0.5 * (_numbers(a).astype(np.float64) @ _numbers(b)) + with_c * 2.0 * _numbers(c)
+    bound = np.abs(_numbers(a)).astype(np.float64) @ np.abs(_numbers(b)) * k * 2.0 ** -23
+    assert (np.abs(_numbers(y.numpy()) - exact) <= bound + np.abs(exact) * 2.0 ** -8).all()
+
+
+def test_rounding_to_bfloat16(
+    own: dml.Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Sums of two numbers: ties go to the even one, NaN and infinities stay, the largest
+    overflow."""
+    multiply_bfloat16(own, "t32", tmp_path, monkeypatch)
+    pairs = np.array([
+        [1, 2 ** -8], [1 + 2 ** -7, 2 ** -8], [1, 2 ** -8 + 2 ** -15], [-1, -(2 ** -8)],
+        [np.inf, 1], [3.3895314e38, 2.0 ** 119], [0, -0.0]], np.float32)
+    a = np.concatenate([_bfloat16(pairs), np.array([[0x7F81, 0x3F80]], np.uint16)])
+    y = gemm_of_bfloat16(own.tensor(a), own.tensor(_bfloat16(np.ones((2, 8)))))
+    assert y is not None
+    assert [hex(int(bits)) for bits in y.numpy()[:, 0]] == [
+        "0x3f80", "0x3f82", "0x3f81", "0xbf80", "0x7f80", "0x7f80", "0x0", "0x7fc0"]
+
+
+def test_without_units_there_is_no_product_of_bfloat16(own: dml.Device) -> None:
+    x = own.tensor(np.zeros((8, 8), np.uint16))
+    assert gemm_of_bfloat16(x, x) is None

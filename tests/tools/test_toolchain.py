@@ -10,9 +10,11 @@ import re
 import runpy
 import shlex
 import shutil
+import struct
 import subprocess
 import sys
 import venv
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from importlib import metadata
 from pathlib import Path
@@ -307,6 +309,56 @@ def test_variants_may_go_without_bounds_checks(tmp_path: Path) -> None:
         "trial.b.x", "trial.b.y", "trial.b.y.tail"]
 
 
+_MATRICES = """#version 450
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+layout(binding = 0) buffer X { uvec4 x[]; };
+#define MATRIX(T, use) coopmat<T, gl_ScopeSubgroup, 16, 16, use>
+void main() {
+    MATRIX(float16_t, gl_MatrixUseA) a;
+    MATRIX(float16_t, gl_MatrixUseB) b;
+    MATRIX(float, gl_MatrixUseAccumulator) sum = MATRIX(float, gl_MatrixUseAccumulator)(0.0);
+    coopMatLoad(a, x, 0u, 2u, gl_CooperativeMatrixLayoutRowMajor);
+    coopMatLoad(b, x, 32u, 2u, gl_CooperativeMatrixLayoutRowMajor);
+    sum = coopMatMulAdd(a, b, sum);
+    MORE
+    coopMatStore(sum, x, 64u, 4u, gl_CooperativeMatrixLayoutRowMajor);
+}
+"""
+
+
+def test_matrices_of_bfloat16(tmp_path: Path) -> None:
+    header = "//@ op -\n//@ variants T: a b\n//@ bfloat16 b\n//@ glslang >= 14\n"
+    report, manifest = build(tmp_path, header + _MATRICES.replace("MORE", ""))
+    if report.left_out:
+        pytest.skip(report.left_out["trial"])
+    variants = manifest["shaders"]["trial"]["variants"]
+    assert [*variants] == ["trial.a", "trial.b", "trial.b.bfloat16"]
+    own, plain = ({*variants[name]["capabilities"]} for name in ("trial.b.bfloat16", "trial.b"))
+    assert own - plain == {"BFloat16TypeKHR", "BFloat16CooperativeMatrixKHR"}
+    assert plain - own == {"Float16"}
+    code = (tmp_path / "spirv" / "trial.b.bfloat16.spv").read_bytes()
+    assert b"SPV_KHR_bfloat16" in code
+    widths = [words for words in _instructions(code) if words[0] & 0xFFFF == 22]  # OpTypeFloat
+    assert sorted(tuple(words[2:]) for words in widths) == [(16, 0), (32,)]
+
+
+@pytest.mark.parametrize("more", [
+    "a = a + a;", "x[0].x = uint(a[0]);", "float16_t one[2]; one[x[0].y] = float16_t(x[0].x);"])
+def test_bfloat16_is_nothing_but_elements_of_matrices(tmp_path: Path, more: str) -> None:
+    header = "//@ op -\n//@ variants T: b\n//@ bfloat16 b\n//@ glslang >= 14\n"
+    with pytest.raises(spirv.ShaderError, match="expected FLOAT16 only as elements of matrices"):
+        build(tmp_path, header + _MATRICES.replace("MORE", more))
+
+
+def _instructions(code: bytes) -> Iterator[tuple[int, ...]]:
+    words, at = struct.unpack(f"<{len(code) // 4}I", code), 5
+    while at < len(words):
+        yield words[at:at + (words[at] >> 16)]
+        at += words[at] >> 16
+
+
 def test_what_decides_how_shaders_are_compiled_compiles_them_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,7 +366,7 @@ def test_what_decides_how_shaders_are_compiled_compiles_them_again(
     assert build(tmp_path, text)[0].compiled == 1
     text += "// other\n"
     assert build(tmp_path, text)[0].compiled == 1
-    monkeypatch.setattr(spirv, "_own_code", lambda: "another")
+    monkeypatch.setattr(spirv, "_own_code", lambda shader: "another")
     assert build(tmp_path, text)[0].compiled == 1
     (tmp_path / "spirv" / "trial.spv").unlink()
     assert build(tmp_path, text)[0].compiled == 1
@@ -373,6 +425,7 @@ def test_a_push_block_that_some_device_cannot_take_is_refused(tmp_path: Path) ->
         ("//@ op -\n//@ variants T: a a\n", "trial.comp"),
         ("//@ op -\n//@ variants T: a b\n//@ without c\n", "trial.comp: .*but got c"),
         ("//@ op -\n//@ variants T: a b\n//@ unchecked c\n", "trial.comp: .*but got c"),
+        ("//@ op -\n//@ variants T: a b\n//@ bfloat16 c\n", "trial.comp: .*but got c"),
         ("//@ op -\n//@ variants T: a(n=1) b(m=1)\n", "trial.comp:2: .*same sizes"),
         ("//@ op -\n//@ variants T: a(n=x)\n", "trial.comp:2: .*size=1"),
         ("#version 450\n//@ op -\n", r"trial\.comp:2: .*first lines"),

@@ -1,5 +1,5 @@
-"""GEMM of FLOAT32 by a B whose numbers are BFLOAT16: the upper halves of FLOAT32. DirectML has no
-such type, so B is described as UINT16. Graphs make it of constants."""
+"""GEMM of BFLOAT16: the upper halves of FLOAT32. DirectML has no such type, so it is described as
+UINT16. Graphs make such a B of constants, and A is FLOAT32. In PyTorch both are BFLOAT16."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ...tuning import work_key
 from .. import elementwise as _elementwise  # noqa: F401  (registers CAST)
 from ..base import OperatorDesc, definitions, fields_of, widened
 from .float_dispatch import dispatch_product, matrix_views, oriented
+from .float_kernels import OF_BFLOAT16
 from .float_product import FloatLaunch, FloatProduct, MatrixView
 from .gemm import GemmOperatorDesc
 
@@ -130,6 +131,23 @@ def _lower(d: OperatorDesc, target: Target) -> Plan:
 
 WideningGemmDesc: Any = widened(GemmOperatorDesc, lower=_lower)
 """B is UINT16, packed and aligned to 16 bytes, a multiple of 8 elements."""
+
+
+def _lower_narrow(d: OperatorDesc, target: Target) -> Plan:
+    p = PlanBuilder(target, d)
+    y = d.output_tensor
+    views = matrix_views(p, MatrixView(p.write("output_tensor"), y.strides, y.base_alignment))
+    k = oriented(d.a_tensor.sizes, d.trans_a)[-1]
+    g = FloatProduct(y.sizes, k, y.data_type.itemsize, views, "bf16")
+    choose(OF_BFLOAT16, g, p).lower(g, p)
+    return p.build()
+
+
+NarrowGemmDesc: Any = widened(
+    GemmOperatorDesc, name="GEMM_OF_BFLOAT16", lower=_lower_narrow, in_place=False,
+    data_types=(DataType.UINT16,))
+"""A, B, C and the output are UINT16. It takes matrix units of BFLOAT16 (multiplies_bfloat16), sums
+in FLOAT32, and rounds once. It fuses no activation."""
 
 
 def serves(d: OperatorDesc, target: Target) -> bool:

@@ -268,8 +268,10 @@ def multiplies(
     """Whether matrix units of this shape and size of subgroups multiply it, and make up for copying
     what has no vectors."""
     m, n, depth, lanes = (unit[name] for name in _UNIT)
-    if g.itemsize != 2 or not traits.multiplies(m, n, depth, "f16", "f32", lanes):
+    if g.itemsize != 2 or not traits.multiplies(m, n, depth, g.element, "f32", lanes):
         return False
+    if g.element == "bf16":
+        return True
     worth = measured.figures(traits.device_class, "gemm_coopmat")["worth"]
     if g.is_rounded or traits.slow_barriers:
         return g.is_rounded
@@ -582,6 +584,18 @@ KERNELS: tuple[FloatKernel, ...] = (
     *(_Only(f"gemm_coopmat.{tile}", 3) for tile in ("t64m8n16", "t32m8n8", "t16m8n8d8")),
     _Sums("gemm.t128", 2), _Sums("gemm.t64", 4), _Sums("gemm.t32", 8),
     _Oblong("gemm.t128x64", 3), _Oblong("gemm.t128x64d", 2), _Oblong("gemm.t32x64", 6))
+
+
+OF_BFLOAT16: tuple[FloatKernel, ...] = tuple(
+    replace(k, variant=f"{k.variant}.bfloat16") for k in KERNELS if isinstance(k, _Coopmat))
+"""Those that multiply BFLOAT16 as it is."""
+
+
+@functools.cache
+def multiplies_bfloat16(traits: DeviceTraits) -> bool:
+    """Whether a device has matrix units of BFLOAT16."""
+    return any(traits.multiplies(n["m"], n["n"], n["depth"], "bf16", "f32", n["lanes"])
+               for n in (kernel.sizes for kernel in OF_BFLOAT16))
 
 
 def has_units(p: PlanBuilder) -> bool:

@@ -29,9 +29,14 @@ class MatrixView:
 class FloatProduct:
     """The product that shaders compute: ``batches`` of ``rows`` x ``k`` by ``k`` x ``columns``."""
 
-    def __init__(self, sizes: Ints, k: int, itemsize: int, views: Mapping[str, MatrixView]) -> None:
+    def __init__(
+        self, sizes: Ints, k: int, itemsize: int, views: Mapping[str, MatrixView],
+        element: str = ""
+    ) -> None:
         *leading, self.rows, self.columns = self.sizes = sizes
         self.k, self.itemsize, self.views = k, itemsize, views
+        self.element = element or f"f{8 * itemsize}"
+        """The type of factors, as matrix units have it."""
         strides = {name: v.strides for name, v in views.items()}
         heads = [strides[name][:-2] if name in strides else (0,) * len(leading) for name in "abcy"]
         counts = {"a": (self.rows, k), "b": (k, self.columns)}
@@ -55,7 +60,7 @@ class FloatProduct:
 
     def replaced(self, k: int, **views: MatrixView) -> FloatProduct:
         """The product with copies of matrices, up to another K."""
-        return FloatProduct(self.sizes, k, self.itemsize, {**self.views, **views})
+        return FloatProduct(self.sizes, k, self.itemsize, {**self.views, **views}, self.element)
 
     def layout(self, side: str) -> tuple[int, int, int]:
         """A's stride between rows, stride along K, and number of rows. For B, columns instead of
@@ -98,8 +103,8 @@ class FloatProduct:
         ways = [self.vectors(side, 16 // self.itemsize) or "strided" for side in "ab"]
         if self.views["b"].constant:
             ways.append("constant")
-        return work_key(f"gemm f{8 * self.itemsize} {' '.join(ways)}", self.rows, self.k,
-                        self.columns, self.batches)
+        return work_key(f"gemm {self.element} {' '.join(ways)}", self.rows, self.k, self.columns,
+                        self.batches)
 
     def tiles(self, rows: int, columns: int) -> int:
         """Tiles of so many rows and columns that cover the output."""

@@ -8,6 +8,7 @@ import torch
 
 import kompute_dml as dml
 
+from ...functions.matrix_multiply import gemm_of_bfloat16
 from ..table import call, lowers
 from ..values import (
     F32,
@@ -32,8 +33,10 @@ def product(a: Value, b: Value) -> Value:
     shape = (*broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
     if not a.numel or not b.numel:
         return full(shape, 0, a.dtype)
-    if a.dtype.itemsize == 2 and a.dtype.is_floating_point and a.dtype != torch.float16:
-        return cast(product(cast(a, F32), cast(b, F32)), a.dtype)
+    if a.dtype == torch.bfloat16:
+        y = gemm_of_bfloat16(a.elements, b.elements) if len(shape) <= 4 else None
+        return value(y, shape, a.dtype) if y is not None else cast(
+            product(cast(a, F32), cast(b, F32)), a.dtype)
     if not a.dtype.is_floating_point:
         return _exact(a, b)
     return value(dml.matmul(a.elements, b.elements), shape, a.dtype)
@@ -52,14 +55,15 @@ def _exact(a: Value, b: Value) -> Value:
 @lowers("addmm")
 def addmm(c: Value, a: Value, b: Value, *, beta: Number = 1, alpha: Number = 1) -> Value:
     shape = (a.shape[0], b.shape[1])
-    exact = a.dtype in (F32, torch.float16)
-    if exact and a.numel and b.numel and c.dtype == a.dtype == b.dtype:
-        if beta == 0:  # whatever C holds, NaN too
-            y = dml.gemm(a.elements, b.elements, alpha=float(alpha))
-        else:
-            y = dml.gemm(a.elements, b.elements, expanded(c, shape).elements, alpha=float(alpha),
-                         beta=float(beta))
-        return value(y, shape, a.dtype)
+    if a.dtype.is_floating_point and a.numel and b.numel and c.dtype == a.dtype == b.dtype:
+        gemm = gemm_of_bfloat16 if a.dtype == torch.bfloat16 else dml.gemm
+        # With a factor of 0, whatever C holds counts for nothing, NaN too.
+        added = None if beta == 0 else expanded(c, shape).elements
+        y = gemm(a.elements, b.elements, added, alpha=float(alpha), beta=float(beta))
+        if y is not None:
+            return value(y, shape, a.dtype)
+        wide = addmm(cast(c, F32), cast(a, F32), cast(b, F32), beta=beta, alpha=alpha)
+        return cast(wide, a.dtype)
     return _added(c, product(a, b), beta, alpha)
 
 
