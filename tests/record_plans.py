@@ -30,6 +30,7 @@ from drawn_descs import drawn
 from kompute_dml import tuning
 from kompute_dml.bench import cases, tune
 from kompute_dml.bench.case import SCALES, Recipe
+from kompute_dml.cases import TINY, Scale
 from kompute_dml.compiler import CompiledOperator
 from kompute_dml.device import _shared
 from kompute_dml.functions import call, call_cache
@@ -40,6 +41,8 @@ from kompute_dml.runtime.adapters import Adapter, CooperativeMatrix
 from kompute_dml.runtime.shader_library import SWITCHES, ShaderLibrary
 
 SUITES = ("families", "limits", "movement", "elementwise", "operators")
+SELFTEST = "selftest"
+"""A name among SUITES for what `kompute-dml selftest` computes."""
 
 _SUBGROUPS = frozenset(
     {"subgroupArithmetic", "subgroupShuffle", "subgroupSizeControl", "computeFullSubgroups",
@@ -151,12 +154,13 @@ def _nothing(*_: Any, **__: Any) -> None:
     pass
 
 
-def _recipes() -> Iterator[tuple[str, Recipe]]:
+def _recipes() -> Iterator[tuple[str, Recipe, Scale]]:
     for suite in SUITES:
-        for recipe in cases.SUITES[suite]:
-            yield suite, recipe
+        is_small = suite == SELFTEST
+        for recipe in cases.RECIPES if is_small else cases.SUITES[suite]:
+            yield suite, recipe, TINY if is_small else SCALES["large"]
     for recipe in tune.recipes():
-        yield "tune", recipe
+        yield "tune", recipe, SCALES["large"]
 
 
 def descs(target: Target, adapter: Adapter) -> Iterator[tuple[str, OperatorDesc]]:
@@ -172,14 +176,14 @@ def descs(target: Target, adapter: Adapter) -> Iterator[tuple[str, OperatorDesc]
     call.execute = call_cache.execute = _nothing  # type: ignore[assignment]
     device = _stub(target, adapter)
     seen = set()
-    for suite, recipe in _recipes():
-        if recipe in seen:
+    for suite, recipe, scale in _recipes():
+        if (recipe, scale) in seen:
             continue
-        seen.add(recipe)
+        seen.add((recipe, scale))
         device.compiled.clear()
         compiled.clear()
         with tuning.trial({}):
-            for case in recipe.make(device, SCALES["large"]):
+            for case in recipe.make(device, scale):
                 if case.on_host:  # it takes real memory
                     continue
                 case.dispatch()

@@ -73,7 +73,8 @@ def test_a_structure_that_the_binding_does_not_have() -> None:
     assert struct.sType == 1000141000
     assert ffi.cast("uintptr_t", struct.pNext) == ffi.cast(
         "uintptr_t", ffi.addressof(last))
-    words = ffi.cast("uint32_t *", ffi.addressof(struct))  # behind the type and the chain, from the fifth on
+    # The type and the chain take four words.
+    words = ffi.cast("uint32_t *", ffi.addressof(struct))
     words[4], words[6] = 1, 1
     assert [*_features_in(struct, "VK_KHR_shader_bfloat16")] == [
         "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix"]
