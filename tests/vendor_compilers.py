@@ -254,7 +254,8 @@ _MORE_PRODUCTS = tuple(
                             (GemmOperatorDesc, DataType.FLOAT16))
     for m, n in ((4096, 4096), (1024, 1024), (512, 512), (256, 4096), (128, 512), (16, 4096),
                  (16, 96)))
-"""Products that no suite has: with C, some with K in parts. BFLOAT16 is described as UINT16."""
+"""Products on matrix units that no suite has: with C, some with K in parts. BFLOAT16 is described
+as UINT16."""
 
 
 def _run(device: vendors.VendorDevice, folder: Path, *arguments: object) -> subprocess.Popen[bytes]:
@@ -294,7 +295,10 @@ def chosen(adapters: Mapping[str, Any], every: bool) -> dict[str, list[Job]]:
                 plan = desc.operator.lower(desc, target)
             except record_plans.dml.DmlError:
                 continue
-            for step in (*plan.initialize, *plan.execute):
+            steps = (*plan.initialize, *plan.execute)
+            if desc in _MORE_PRODUCTS and not any("coopmat" in s.variant.name for s in steps):
+                continue
+            for step in steps:
                 spec = tuple(map(int, step.variant.pack_spec(step.spec)))
                 found[name].setdefault(Job(step.variant.name, spec))
     return {name: sorted(jobs) for name, jobs in found.items()}
