@@ -1,12 +1,13 @@
-"""How many cycles our kernels and ggml's shaders take on AMD's GPUs, by RADV's machine code.
+"""How many cycles our kernels and ggml's shaders take on AMD's and Intel's GPUs, by machine code.
 
     PYTHONPATH=.:tests python benchmarks/beside_ggml.py LIBRARY [--device navi21]
 
 It needs what `make vendor-compilers` has built, and ``LIBRARY``, the libggml-vulkan*.so of a
-package of llama.cpp (PyPI's cyllama-vulkan has one). It compiles both with RADV, and prints lines
-of the table in docs/performance/devices.md: the cycles of the busiest unit that a multiply-add of
-64 lanes takes in the hot loop. This is RADV's own inverse throughput, without what lies outside of
-the loop. Loops inside of the hot loop count as often as they run, and only products count as
+package of llama.cpp (PyPI's cyllama-vulkan has one). It compiles both with Mesa's drivers, and
+prints lines of the tables in docs/performance/devices.md: the cycles of the busiest unit that a
+multiply-add of 64 lanes takes in the hot loop. For AMD this is RADV's own inverse throughput,
+without what lies outside of the loop. For Intel, arithmetic takes a cycle for as many bytes as a
+unit is wide. Loops inside of the hot loop count as often as they run, and only products count as
 multiply-adds. Neither memory nor waves are in it, so it compares code.
 """
 
@@ -33,6 +34,8 @@ from kompute_dml.runtime.traits import asked_size
 from kompute_dml.toolchain import vendors
 
 GENERATIONS = {"navi21": 10, "navi31": 11, "gfx1201": 12}
+WIDTHS = {"tgl": 32, "dg2": 32, "bmg": 64}
+"""Bytes that a unit of Intel's GPUs computes in a cycle."""
 _WITH_UNITS = ("navi31", "gfx1201")
 _BEGIN = "@@@"
 """What parts the code of pipelines in the driver's output."""
@@ -84,11 +87,49 @@ _IN_PAIRS = (
 _FREE = ("s_wait", "s_delay", "s_barrier", "s_cbranch", "s_branch", "s_nop", "s_clause")
 
 
+class IntelInstruction(NamedTuple):
+    """An instruction of an EU."""
+
+    name: str
+    lanes: int
+    operands: str
+
+    def products(self, lanes: int) -> float:
+        """The multiply-adds, for each lane of the subgroup."""
+        written = self.operands.split()[0]
+        if self.name.startswith("dpas"):
+            depth = 16 if ":hf" in self.operands or ":bf" in self.operands else 32
+            return 8 * depth * self.lanes / lanes
+        if self.name.startswith("dp4a"):
+            return 4 * self.lanes / lanes
+        is_product = self.name in ("mad", "mac") and written.endswith((":f", ":hf"))
+        return self.lanes / lanes if is_product else 0
+
+    def cycles(self, lanes: int, width: int) -> Iterator[tuple[str, float]]:
+        """The units that it keeps busy, and for how many cycles. Functions such as exp take four
+        times as long as other arithmetic, and a product of matrices eight cycles."""
+        if self.name.startswith("dpas"):
+            yield "matrices", 8
+        elif self.name.startswith("send"):
+            yield "memory", 1
+        elif not self.name.startswith(_EU_FREE):
+            written = self.operands.split()[0].rpartition(":")[2]
+            size = _SIZES.get(written, 4)
+            slow = 4 if self.name.startswith("math") else 1
+            yield "vector", max(1.0, slow * self.lanes * size / width)
+
+
+_SIZES = {"b": 1, "ub": 1, "w": 2, "uw": 2, "hf": 2, "bf": 2, "q": 8, "uq": 8, "df": 8}
+_EU_FREE = ("sync", "nop", "while", "break", "if", "else", "endif", "cont", "halt", "jmpi")
+
+
 class Code:
     """The machine code of a pipeline, as RADV_DEBUG=shaders prints it last."""
 
+    lines: list[Instruction] | list[IntelInstruction]
+
     def __init__(self, text: str) -> None:
-        self.lines: list[Instruction] = []
+        self.lines = []
         labels, ends = {}, {}
         for line in text[text.rfind("\nBB0:"):].splitlines():
             if (label := re.match(r"(BB\d+):", line)) is not None:
@@ -102,7 +143,7 @@ class Code:
                     ends[labels[jump[1]]] = len(self.lines)
         self.loops = sorted(ends.items())
 
-    def products(self, begin: int, end: int, lanes: int) -> int:
+    def products(self, begin: int, end: int, lanes: int) -> float:
         return sum(line.products(lanes) for line in self.lines[begin:end])
 
     def busiest(self, lanes: int, generation: int, passes: Sequence[int] = ()) -> float:
@@ -115,8 +156,8 @@ class Code:
         begin, end, _ = known[0] if passes else min(
             (loop for loop in known if 2 * loop[2] >= most), key=lambda loop: loop[1] - loop[0])
         inner = [loop[:2] for loop in known[1:] if begin <= loop[0] and loop[1] <= end]
-        busy: dict[str, int] = collections.Counter()
-        products = 0
+        busy: dict[str, float] = collections.defaultdict(float)
+        products = 0.0
         for at, line in enumerate(self.lines[begin:end], begin):
             times = 1
             for (first, last), count in zip(inner, passes):
@@ -124,7 +165,27 @@ class Code:
             products += times * line.products(lanes)
             for unit, cycles in line.cycles(lanes, generation):
                 busy[unit] += times * cycles
-        return max(busy.values()) * (64 // lanes) / products
+        return max(busy.values()) * (64 / lanes) / products
+
+
+class IntelCode(Code):
+    """The same, as INTEL_DEBUG=cs prints it."""
+
+    def __init__(self, text: str) -> None:
+        self.lines = []
+        labels, self.loops = {}, []
+        for line in text[text.rfind("\nNative code for"):].splitlines():
+            if (label := re.match(r"(L\d+):", line)) is not None:
+                labels[label[1]] = len(self.lines)
+            elif (found := re.match(_EU_LINE, line)) is not None:
+                name, lanes, operands = found.groups()
+                self.lines.append(IntelInstruction(name, int(lanes), operands))
+                if name == "while" and (target := operands.split()[0]) in labels:
+                    self.loops.append((labels[target], len(self.lines)))
+        self.loops.sort()
+
+
+_EU_LINE = r"\s*(?:\(W\)\s+)?(?:\([^)]*\)\s+)?([a-z][\w.]*) +\((\d+)\)\s+(\S.*)"
 
 
 # Shaders
@@ -184,6 +245,30 @@ def rows(lanes: int) -> list[Row]:
     ]
 
 
+def intel_rows(name: str) -> list[Row]:
+    """What is compared on a GPU of Intel's, with ggml's subgroups of 16. Its tile is the medium one,
+    and the large one on matrix units, which it takes on Xe2 alone. Attention is left out: what ggml
+    sets there is not known."""
+    lanes = 16
+    tile = (128, 64, 64, 16, lanes, 32, 2, 4, 2, 1, lanes)
+    units = (512, 128, 128, 16, lanes, 32, 2, 8, 16, 16, lanes)
+    half, single = {"TYPE": 34, "EXACT_UNITS": 1}, {"TYPE": 36, "EXACT_UNITS": 1}
+    along_k = {"VECTORS": 2, "ENDS_INSIDE": 0, "LOCAL_SIZE": 128}
+    own = {"bmg": "t64m8n16", "dg2": "t32m8n8"}.get(name)
+    return [
+        Row("float32", "gemm.t32x64", single | along_k, "matmul_f32_f32_aligned", tile),
+        *([Row("float16", "gemm.t32x64", half | along_k, "matmul_f16_aligned", tile)]
+          if own is None else
+          [Row("float16, matrix units", f"gemm_coopmat.{own}", half | {"ALIKE": 37},
+               "matmul_f16_aligned_cm1" if name == "bmg" else "matmul_f16_aligned",
+               units if name == "bmg" else tile)]),
+        Row("int8, packed dot products", "convolution_dots.t64", {"PLAIN": 1},
+            "matmul_q8_0_q8_1", tile),
+        Row("float16, one row", "gemm_few_rows.k_contiguous.r1", half, "mul_mat_vec_f16_f32_f32",
+            (lanes, 2, 1)),
+    ]
+
+
 def shaders(library: Path, names: Sequence[str]) -> dict[str, bytes]:
     """The SPIR-V that a library has under the names of its symbols."""
     data = library.read_bytes()
@@ -234,27 +319,29 @@ def _compile(path: Path) -> None:
 def compared(name: str, library: Path, folder: Path) -> Iterator[tuple[Row, float, float]]:
     """The rows of a device, with our cycles and ggml's."""
     (device,) = (d for d in vendors.DEVICES if d.name == name)
-    generation = GENERATIONS[name]
-    lanes = 64 if generation < 11 else 32
-    known = [row for row in rows(lanes) if name in row.devices]
+    of_intel = name in WIDTHS
+    generation = WIDTHS[name] if of_intel else GENERATIONS[name]
+    lanes = 16 if of_intel else 64 if generation < 11 else 32
+    known = intel_rows(name) if of_intel else [r for r in rows(lanes) if name in r.devices]
     jobs = []
     for spirv in shaders(library, sorted({row.theirs for row in known})).items():
         (folder / f"{spirv[0]}.spv").write_bytes(spirv[1])
     for row in known:
         jobs.append((row.ours, dict(row.constants), "", 0))
-        size = 32 if row.theirs.endswith("_cm1") else lanes
+        size = 32 if row.theirs.endswith("_cm1") and not of_intel else lanes
         jobs.append((row.theirs, list(row.values), str(folder / f"{row.theirs}.spv"), size))
     path = folder / "beside.jobs"
     path.write_text("".join(json.dumps(job) + "\n" for job in jobs))
     run = subprocess.run(
         [*vendors.interpreter(folder), __file__, "compile", str(path)], text=True,
         capture_output=True, env={
-            **device.environment(folder), "RADV_DEBUG": "shaders,nocache",
+            **device.environment(folder), "RADV_DEBUG": "shaders,nocache", "INTEL_DEBUG": "cs",
             "PYTHONPATH": os.pathsep.join(sys.path)})
     if run.returncode:
         raise SystemExit(f"{name}: {run.stderr[-500:]}")
     sizes = map(int, run.stdout.split())
-    codes = [(Code(text), size) for text, size in zip(run.stderr.split(_BEGIN)[1:], sizes)]
+    kind = IntelCode if of_intel else Code
+    codes = [(kind(text), size) for text, size in zip(run.stderr.split(_BEGIN)[1:], sizes)]
     for row, (ours, size), (theirs, other) in zip(known, codes[::2], codes[1::2], strict=True):
         yield (row, row.extra * ours.busiest(size, generation, row.passes),
                theirs.busiest(other, generation))
@@ -266,9 +353,9 @@ def main() -> None:
         return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("library", type=Path)
-    parser.add_argument("--device", action="append", choices=GENERATIONS)
+    parser.add_argument("--device", action="append", choices=[*GENERATIONS, *WIDTHS])
     asked = parser.parse_args()
-    for name in asked.device or GENERATIONS:
+    for name in asked.device or (*GENERATIONS, *WIDTHS):
         for row, ours, theirs in compared(name, asked.library, vendors.ready()):
             print(f"| {name} | {row.title} | {row.ours} | {row.theirs} | {ours:.3f} "
                   f"| {theirs:.3f} | {ours / theirs:.2f} |", flush=True)

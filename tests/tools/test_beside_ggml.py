@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from beside_ggml import Code
+from beside_ggml import Code, IntelCode
 
 LOOP = """
 BB0:
@@ -63,3 +63,37 @@ BB0:
 """)
     assert code.products(0, 2, 32) == 16**3 // 32 + 1
     assert code.busiest(32, 12) == 2 * (32 + 1) / (16**3 // 32 + 1)
+
+
+INTEL = """
+Native code for unnamed compute shader (null)
+(W)     mov (1)                   r45           0x00000bc0                        {Compacted}
+L0:
+(W)     mad (8)                   r43           3008:uw           r43:uw            4:uw
+(W)     send.ugm (1)              r16     r17    null:0  a0.4        0x4210D500   {ExBSO}
+(f0.0)  break (16)                            jip:L1              uip:L1
+        mad (16)                  r62:f         r83:f             r52:f             r51:f {F@4}
+        mad (16)                  r63:hf        r83:hf            r52:hf            r51:hf
+        math.exp (16)             r38:f         r37<0>:f          null            {F@1}
+L1:
+        while (16)                            L0
+        mov (16)                  r119          r0.1<0>                           {Compacted}
+"""
+
+
+@pytest.mark.parametrize(("width", "cycles"), [(32, 1 + 2 + 1 + 8), (64, 1 + 1 + 1 + 4)])
+def test_arithmetic_of_intel_takes_as_long_as_its_bytes(width: int, cycles: float) -> None:
+    code = IntelCode(INTEL)
+    assert code.loops == [(1, 8)] and code.products(1, 8, 16) == 2  # not of addresses
+    assert code.busiest(16, width) == 4 * cycles / 2
+
+
+def test_products_of_intels_matrix_units() -> None:
+    code = IntelCode("""
+Native code for
+L2:
+        dpas.8x8 (16)             r22:f         r22:f             r59:hf            r47.0:hf
+        while (16)                            L2
+""")
+    assert code.products(0, 2, 16) == 8 * 16
+    assert code.busiest(16, 64) == 4 * 8 / (8 * 16)
