@@ -246,9 +246,9 @@ def rows(lanes: int) -> list[Row]:
 
 
 def intel_rows(name: str) -> list[Row]:
-    """What is compared on a GPU of Intel's, with ggml's subgroups of 16. Its tile is the medium one,
-    and the large one on matrix units, which it takes on Xe2 alone. Attention is left out: what ggml
-    sets there is not known."""
+    """What is compared on a GPU of Intel's, with ggml's subgroups of 16. Its tile is the medium
+    one, and the large one on matrix units, which it takes on Xe2 alone. Attention is left out: what
+    ggml sets there is not known."""
     lanes = 16
     tile = (128, 64, 64, 16, lanes, 32, 2, 4, 2, 1, lanes)
     units = (512, 128, 128, 16, lanes, 32, 2, 8, 16, 16, lanes)
