@@ -15,8 +15,8 @@ from packaging.tags import mac_platforms, parse_tag
 
 from kompute_dml import NoDeviceError
 from kompute_dml.runtime import adapters, pipeline_file
-from kompute_dml.toolchain import folders, side_by_side, wheel
-from kompute_dml.toolchain.system import run
+from kompute_dml.toolchain import folders, kp, patches, side_by_side, wheel
+from kompute_dml.toolchain.system import cache_dir, run
 from kompute_dml.toolchain.targets import HERE, TARGETS, definition, undefined_names
 
 _WINDOWS = """
@@ -197,6 +197,14 @@ def test_fixes_of_one_system_fit_after_all_others() -> None:
     ours = {patch.name for patch in side_by_side._fixes("macos")}
     assert ours - {patch.name for patch in side_by_side._fixes("windows")} == {"portability"}
     assert side_by_side._fixes("windows") == side_by_side._fixes(HERE)
+
+
+@pytest.mark.parametrize("system", ["macos", "windows"])
+def test_fixes_fit_kps_source(system: str, tmp_path: Path) -> None:
+    archive = cache_dir("kp") / f"kp-{kp.VERSION}.tar.gz"
+    if not archive.is_file():
+        pytest.skip("kp's source was not downloaded here")
+    patches.apply(kp.unpack(archive, tmp_path), side_by_side._fixes(system))
 
 
 @pytest.mark.slow
