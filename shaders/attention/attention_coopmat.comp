@@ -101,18 +101,27 @@ float added(uvec2 at, bool kept, uint key) {
     return kept ? sum : sum + filter_value;
 }
 
+// The line of an invocation's vector in a tile, and the vector's place in the line. Where all steps are whole
+// lines, compilers that do not find that out would hold each line in a register.
+uvec2 place_of(uint step, uint vectors) {
+    uint own = gl_LocalInvocationIndex;
+    if (!SAME_PLACES && INVOCATIONS % vectors == 0u)
+        return uvec2(own / vectors + step * (INVOCATIONS / vectors), own % vectors);
+    return uvec2((own + step * INVOCATIONS) / vectors, (own + step * INVOCATIONS) % vectors);
+}
+
 // The loads and stores of a tile of keys or values, by vectors.
 #define LOAD(side, SIDE, SIZE, base, by, next) \
     [[unroll]] for (int i = 0; i < SIDE##_LOADS; ++i) { \
-        uint n = gl_LocalInvocationIndex + uint(i) * INVOCATIONS; \
-        uint key = min((next) + n / (SIZE / 8u), end - 1u); \
-        side##_next[i] = side##_vectors[(base + key * by + n % (SIZE / 8u) * 8u) / 8u]; \
+        uvec2 at = place_of(uint(i), SIZE / 8u); \
+        uint key = min((next) + at.x, end - 1u); \
+        side##_next[i] = side##_vectors[(base + key * by + at.y * 8u) / 8u]; \
     }
 #define STORE(side, SIDE, SIZE, at) \
     [[unroll]] for (int i = 0; i < SIDE##_LOADS; ++i) { \
-        uint n = gl_LocalInvocationIndex + uint(i) * INVOCATIONS; \
-        if (KEYS * SIZE / 8u % INVOCATIONS == 0u || n < KEYS * SIZE / 8u) \
-            s_tile[at + n / (SIZE / 8u) * SIDE##_PITCH + n % (SIZE / 8u)] = side##_next[i]; \
+        uvec2 own = place_of(uint(i), SIZE / 8u); \
+        if (KEYS * SIZE / 8u % INVOCATIONS == 0u || own.x < KEYS) \
+            s_tile[at + own.x * SIDE##_PITCH + own.y] = side##_next[i]; \
     }
 
 // What is added to the scores of a tile's keys.
@@ -215,11 +224,11 @@ void main() {
     for (uint first = 0u; !WHOLE && first < ROWS; first += KEYS) {
         barrier();
         [[unroll]] for (int i = 0; i < K_LOADS; ++i) {
-            uint n = gl_LocalInvocationIndex + uint(i) * INVOCATIONS;
-            uint line = n / (HEAD_SIZE / 8u), row = min(tile * ROWS + first + line, rows - 1u);
+            uvec2 at = place_of(uint(i), HEAD_SIZE / 8u);
+            uint row = min(tile * ROWS + first + at.x, rows - 1u);
             uint from = q_offset + batch * q_by[0] + (head * group + row / queries) * q_by[1]
-                        + row % queries * q_by[2] + n % (HEAD_SIZE / 8u) * 8u;
-            if (line < KEYS) s_tile[line * K_PITCH + n % (HEAD_SIZE / 8u)] = q_vectors[from / 8u];
+                        + row % queries * q_by[2] + at.y * 8u;
+            if (at.x < KEYS) s_tile[at.x * K_PITCH + at.y] = q_vectors[from / 8u];
         }
         barrier();
         [[unroll]] for (int f = 0; f < DOWN; ++f) {
