@@ -131,7 +131,7 @@ class Allocation:
                 self.on_drop(self.range)
 
 
-class PartOfAllocation(Allocation):
+class AllocationPart(Allocation):
     """Bytes of an allocation, which stays while one of its parts is referenced."""
 
     __slots__ = ("whole",)

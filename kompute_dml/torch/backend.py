@@ -34,7 +34,7 @@ from ..graph.recorded import RecordedPlan
 from ..graph.size_pattern import SizePattern
 from ..graph.switches import OPEN_SIZES, disabled
 from ..layout import is_packed, packed_strides
-from ..runtime.heap import ALIGNMENT, PartOfAllocation, Place
+from ..runtime.heap import ALIGNMENT, AllocationPart, Place
 from ..sizes import SizeTrace, any_open, evaluator, is_open
 from ..tensors import Tensor
 from . import fallback, memory, types
@@ -58,6 +58,8 @@ class Statistics:
     """What tests ask: how often plans were made, and what was uploaded."""
 
     plans = 0
+    lists = 0
+    """Those of the plans that serve eager operators of lists."""
     uploads = 0
     fallbacks = 0
     """Graphs that were split because of nodes without a lowering."""
@@ -226,7 +228,7 @@ class _Outputs:
         for parts, nbytes in self.together:
             whole = allocate(nbytes)
             for j, begin, n in parts:
-                places[j] = PartOfAllocation(whole, begin, n), 0
+                places[j] = AllocationPart(whole, begin, n), 0
         for j, target in self.over:
             places[j] = args[target]
         return places

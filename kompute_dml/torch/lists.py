@@ -16,7 +16,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from ..errors import DmlError, OutOfMemoryError
-from .backend import PlannedNodes
+from .backend import PlannedNodes, statistics
 from .table import LOWERINGS
 from .types import Unsupported
 
@@ -87,7 +87,9 @@ def planned(
     """The plan of a call and its result, or None if it can have no plan."""
     try:
         plan = ListPlan(op, args, kwargs)
-        return plan, plan.play(tensors)
+        result = plan.play(tensors)
+        statistics.lists += 1
+        return plan, result
     except OutOfMemoryError:
         raise
     except (Unsupported, DmlError):

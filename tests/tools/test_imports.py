@@ -115,8 +115,8 @@ _PYTORCHS = {
     "_acc", "_autograd", "_boxed_call", "_dispatch_has_kernel",
     "_dispatch_has_kernel_for_dispatch_key", "_dynamo", "_engine_run_backward",
     "_from_dlpack", "_int_mm", "_linalg_check_errors", "_linalg_solve_ex", "_op_dk", "_ops",
-    "_pin_memory", "_schema", "_set_from_file", "_tensor_str", "_to_copy", "_version",
-    "_write_file",
+    "_pin_memory", "_schema", "_set_from_file", "_side_effectful_functions", "_tensor_str",
+    "_to_copy", "_version", "_write_file",
 }
 _ONNX_RUNTIMES = {"_create_inference_session", "_sess", "_sess_options", "_sess_options_initial"}
 
