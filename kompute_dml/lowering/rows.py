@@ -131,9 +131,10 @@ def _pieces(
     if all(t.is_aligned for t in (x, y, *beside)):
         if (modes := _vectors([x, y, *affine], rows, columns, whole, runs=False)) is not None:
             return whole, modes, False
-        # Of sizes that are open, as those of one dimension mostly are, each would be a class of its
-        # own.
-        each = 1 if len(columns.sizes) == 1 or is_open(columns.sizes[-1]) else whole
+        # Of sizes that are open each would be a class of its own. Those of planes mostly are, which
+        # lie in one piece.
+        dense = Walk(columns.sizes, columns.strides[0]).contiguous
+        each = 1 if dense or is_open(columns.sizes[-1]) else whole
         while each > 1 and each * x.data_type.itemsize >= 4:
             if (modes := _vectors([x, y, *affine], rows, columns, each, runs=True)) is not None:
                 return each, modes, True

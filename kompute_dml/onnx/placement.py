@@ -23,7 +23,7 @@ _SIZES = ("group",)
 """Attributes that are sizes."""
 
 _COUNTS = tuple(map(np.dtype, ("int64", "int32", "bool")))
-COUNTS = "it counts for a node that ONNX Runtime runs"
+COUNTS = "the host has to know what it counts"
 _UNKNOWN = "the host would have to know a value that only the device does"
 
 Rows = dict[OnnxNode, Mapping]

@@ -236,7 +236,7 @@ def test_what_no_row_understands_is_refused(device: dml.Device) -> None:
         (OnnxNode("Sigmoid", "", 13, (double,), (double,)), "InputTensor cannot be FLOAT64"),
         (OnnxNode("Dropout", "", 13, (x, None, on), (x,)), "only inference"),
         (OnnxNode("Dropout", "", 13, (x, None, asked), (x,)), "only inference"),
-        (OnnxNode("Cast", "", 19, (x,), (x,), {"to": 16}), "a cast to this data type"),
+        (OnnxNode("Cast", "", 19, (x,), (x,), {"to": 8}), "a cast to this data type"),
         (OnnxNode("DequantizeLinear", "", 23, (y, one), (half,), {"output_dtype": 10}),
          "of its own"),
         (OnnxNode("MatMulNBits", "com.microsoft", 1, (x, y, x, half), (x,), {}), "packed as B"),
@@ -474,7 +474,7 @@ def test_values_that_only_the_device_knows(
     """They do not count as absent, so ONNX Runtime must split the model there."""
     built = model(nodes, [("x", FLOAT, [4, 4]), ("one", FLOAT, [1, 1]), ("k", INT64, []),
                           ("sizes", INT64, [2])], [("y", FLOAT, y)], opset=18)
-    with pytest.raises(dml.UnsupportedError, match="the host would have to know"):
+    with pytest.raises(dml.UnsupportedError, match=r"BitwiseNot 'made' \(the host has to know"):
         backend.prepare(built)
     feed = {"x": rng.standard_normal((4, 4)).astype(np.float32), "one": np.float32([[3]]),
             "k": np.array(~1), "sizes": ~np.array([2, 8])}

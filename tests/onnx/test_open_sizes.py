@@ -37,9 +37,8 @@ _FEW: dict[str, int] = {}
 
 _TAKEN = ("AffineGrid", "Col2Im")
 """Operators whose lowerings take the numbers of these sizes."""
-_FOLDED = ("RotaryEmbedding", "GridSample", "Resize", "GroupNormalization")
-"""What is made once of constants, is computed on the host, or reads vectors along the last of
-several dimensions, where the sizes are settled."""
+_FOLDED = ("RotaryEmbedding", "GridSample", "Resize")
+"""What is made once of constants, or is computed on the host, where the sizes are settled."""
 
 
 def records(plan: RecordedPlan) -> list[Any]:

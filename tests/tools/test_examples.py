@@ -49,7 +49,6 @@ def test_a_classifier_of_ray_takes_its_device(monkeypatch: pytest.MonkeyPatch) -
     content = np.array([b"import os\n\ndef f(x):\n    return x\n" * 20], object)
     answer = classifier({"bytes": content, "path": np.array(["a.py"])})
     assert answer["label"] == ["python"] and answer["device"] == [classifier.device]
-    assert devices.free == []
 
 
 def _example(name: str, *needed: str) -> Any:
