@@ -104,7 +104,7 @@ def elementwise_lowering(
         local_size = min(wanted, traits.max_invocations)
         times = max(min(most, per_row // _LOOKING_UP), 1)
     elif traits.is_cpu:
-        # They unroll neither long loops nor loops around the one that computes a part again.
+        # CPU drivers unroll neither long loops nor loops around the one that computes a part again.
         parts += one_row and per_row >= _MANY and not guesses
     else:
         moved = each * sum(w.desc.data_type.itemsize for w in moving)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, UnsupportedOperatorException
 from torch.utils import _pytree as pytree
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
@@ -235,7 +236,12 @@ def _assign(x: torch.Tensor, y: torch.Tensor, is_out: bool) -> None:
 
 
 def on_host(op: Operator, args: Sequence[Any], kwargs: dict[str, Any], reason: str) -> Any:
-    """Run an operator on the CPU, on copies, and write back what it writes."""
+    """Run an operator on the CPU, on copies, and write back what it writes.
+
+    Raises UnsupportedOperatorException for tensors that are traced. PyTorch's tracer runs operators
+    without a meta kernel on the device, and breaks the graph at this error."""
+    if any(isinstance(x, FakeTensor) for x in pytree.tree_leaves((args, kwargs))):
+        raise UnsupportedOperatorException(op)
     if not _is_number(args) and _has_elements((args, kwargs)):
         fallback.report(str(op), reason)
     a, k = pytree.tree_map_only(

@@ -16,7 +16,6 @@ from kompute_dml.torch import fallback, memory  # noqa: E402
 from kompute_dml.torch.backend import Program, mirrors, statistics  # noqa: E402
 
 BEFORE_2_11 = torch.__version__.startswith("2.10.")
-BEFORE_2_12 = BEFORE_2_11 or torch.__version__.startswith("2.11.")
 nn, functional = torch.nn, torch.nn.functional
 
 
@@ -414,7 +413,6 @@ def test_singular_matrices_raise(where: str) -> None:
         compiled(torch.zeros(3, 3, device=where))
 
 
-@pytest.mark.skipif(BEFORE_2_12, reason="its tracer wants real tensors for this one")
 def test_errors_while_a_backward_pass_is_traced_break_the_graph() -> None:
     """PyTorch asks the device's guard for its type while the error unwinds."""
     def filled(x: torch.Tensor, where: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
