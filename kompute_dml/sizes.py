@@ -234,22 +234,6 @@ class _Code:
                 self.lines.append(line)
 
 
-class Guards:
-    """For which values of the variables a trace holds."""
-
-    def __init__(self, trace: SizeTrace) -> None:
-        code = _Code(trace)
-        code.end_unless_guarded()
-        self._holds = _function(trace, code, " return [1]")
-
-    def hold(self, values: Sequence[int]) -> bool:
-        """Whether it holds for these values."""
-        try:
-            return self._holds(*values) == [1]
-        except (ArithmeticError, ValueError):
-            return False
-
-
 class Line:
     """Whole numbers of a trace: those that its variables change, and those that none does."""
 

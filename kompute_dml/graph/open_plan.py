@@ -24,7 +24,7 @@ from ..operators.base import OperatorDesc, bits
 from ..runtime.heap import Allocation, Slot
 from ..runtime.pipelines import Compiled, Shader
 from ..runtime.windows import SIZE as WINDOW
-from ..sizes import Guards, Line, Settled, Size, SizeTrace, any_open, evaluator, is_open
+from ..sizes import Line, Settled, Size, SizeTrace, any_open, evaluator, is_open
 from .ahead import FIRST_SIZES, compiles_ahead, sizes_around
 from .array import Array
 from .builder import Builder
@@ -284,7 +284,6 @@ class OpenPlan:
             *[n for a in (*inputs, *outputs) for n in a.shape],
             *[n for _, allowed in checks for each in allowed for n in (each.low, each.end)]]
         self._rest = evaluator(trace, [*[s.begin for s in self._parts], *self._rest_numbers])
-        self._guards = Guards(trace)
         self._line = line = Line(trace)
         self._begins = {s: line.add(s.begin) for s in self._parts}
         """Where parts begin that do so where sizes say, by place in the plan's line, as are ..."""
@@ -340,7 +339,7 @@ class OpenPlan:
 
     def serves(self, values: Sequence[int]) -> bool:
         """Whether it has a plan for these values of the trace's variables."""
-        return self._guards.hold(values)
+        return self._line.of(values) is not None
 
     def at(self, values: Sequence[int]) -> RecordedPlan | None:
         """The plan for these values of the trace's variables. None if it does not serve them."""

@@ -75,7 +75,7 @@ class Affine(NamedTuple):
     def moved(self, by: Fraction) -> Affine:
         """The line whose coordinates are larger by so much."""
         return Affine.through(Fraction(self.first, self.divisor) + by,
-                            Fraction(self.step, self.divisor))
+                              Fraction(self.step, self.divisor))
 
     def rounded(self, rounding: int) -> Affine:
         """The line whose floors are the nearest elements of this one."""

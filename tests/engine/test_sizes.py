@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -11,7 +11,6 @@ import pytest
 from kompute_dml.layout import coalesce, packed_strides, reshape_strides
 from kompute_dml.lowering.walk import Walk
 from kompute_dml.sizes import (
-    Guards,
     Line,
     MixedTraces,
     SizeTrace,
@@ -58,6 +57,12 @@ def _texts(n: int, m: int) -> list[object]:
     return [len(str(n)), [0] * int(m), np.arange(6)[: int(n)].tolist(), f"{n}", math.log2(m)]
 
 
+def _holds(trace: SizeTrace) -> Callable[[Sequence[int]], bool]:
+    """Tells for which values of its variables a trace holds."""
+    line = Line(trace)
+    return lambda values: line.of(values) is not None
+
+
 def _flat(x: object) -> list[object]:
     return [z for y in x for z in _flat(y)] if isinstance(x, (list, tuple)) else [x]
 
@@ -72,12 +77,12 @@ def test_a_trace_holds_for_the_values_that_its_guards_let_through(
         trace = SizeTrace()
         results = _flat(code(*[trace.variable(n) for n in at]))
         assert [value_of(x) for x in results] == _flat(code(*at))
-        guards, values = Guards(trace), evaluator(trace, [
+        holds, values = _holds(trace), evaluator(trace, [
             x for x in results if not isinstance(x, (str, bool))])
-        assert guards.hold(at)
+        assert holds(at)
         for n in range(1, 24):
             for m in range(1, 24, 3):
-                if guards.hold((n, m)):
+                if holds((n, m)):
                     others += (n, m) != at
                     assert values(n, m) == [
                         x for x in _flat(code(n, m)) if not isinstance(x, (str, bool))]
@@ -89,8 +94,8 @@ def test_each_comparison_is_a_guard() -> None:
     trace = SizeTrace()
     n = trace.variable(8)
     assert n % 4 == 0 and not n < 5
-    guards = Guards(trace)
-    assert [k for k in range(1, 20) if guards.hold([k])] == [8, 12, 16]
+    holds = _holds(trace)
+    assert [k for k in range(1, 20) if holds([k])] == [8, 12, 16]
 
 
 def test_what_holds_for_all_sizes_is_no_guard() -> None:
@@ -110,15 +115,15 @@ def test_code_that_takes_the_number_is_named() -> None:
     (settled,) = trace.settled
     assert settled.expression == "(n0*2)" and settled.label == "a node"
     assert "test_sizes.py" in settled.place
-    assert [k for k in range(9) if Guards(trace).hold([k])] == [3]
+    assert [k for k in range(9) if _holds(trace)([k])] == [3]
 
 
 def test_values_for_which_the_code_would_fail_are_not_served() -> None:
     trace = SizeTrace()
     n = trace.variable(8)
     assert 64 // (n - 4) == 16
-    guards = Guards(trace)
-    assert guards.hold([8]) and not guards.hold([4]) and not guards.hold([5])
+    holds = _holds(trace)
+    assert holds([8]) and not holds([4]) and not holds([5])
 
 
 def test_sizes_of_two_traces_do_not_mix() -> None:
@@ -143,7 +148,7 @@ def test_about_as_large_is_a_guard_for_the_variables_of_sizes() -> None:
     assert other.trace is trace  # type: ignore[attr-defined]  # a Size
     trace.about([n * 384, (n + 3) // 4, 5])
     for m in (1, 1000):
-        assert [k for k in range(300) if Guards(trace).hold([k, m])] == [*range(32, 48)]
+        assert [k for k in range(300) if _holds(trace)([k, m])] == [*range(32, 48)]
 
 
 @pytest.mark.parametrize("at, alike", [
@@ -151,7 +156,7 @@ def test_about_as_large_is_a_guard_for_the_variables_of_sizes() -> None:
 def test_small_sizes_are_about_as_large_as_few_others(at: int, alike: list[int]) -> None:
     trace = SizeTrace()
     trace.about([trace.variable(at)])
-    assert [k for k in range(40) if Guards(trace).hold([k])] == alike
+    assert [k for k in range(40) if _holds(trace)([k])] == alike
 
 
 def test_messages_and_ranges_take_no_numbers() -> None:

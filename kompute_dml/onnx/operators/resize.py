@@ -419,7 +419,7 @@ class _Taps:
             top, bottom = exact.numerator * size, exact.denominator  # the resized length
             if mode == "half_pixel_symmetric":
                 return Affine(2 * bottom, bottom - bottom * out + exact.numerator * (size - 1),
-                            2 * exact.numerator)
+                              2 * exact.numerator)
         else:
             top, bottom = out, 1
         if mode == "align_corners":
