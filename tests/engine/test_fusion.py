@@ -394,6 +394,29 @@ def test_attention_spelled_out(
     np.testing.assert_allclose(fused[1][0], plain[1][0], rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("constant", [True, False])
+def test_attention_with_two_masks(constant: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bias by head and a mask by batch, which is added to other sizes, are one mask."""
+    sizes = {"heads": (4, 7, 3, 8), "whole": (4, 7, 24), "apart": (1, 4, 3, 7, 7),
+             "scores": (4, 3, 7, 7)}
+    mask = np.where(_numbers(1, 4, 1, 7, 7) > 0.5, np.float32(-100), np.float32(0))
+    constants = {w: _numbers(24, 24) / 4 for w in ("wq", "wk", "wv")} | {
+        "scale": 8**-0.5, "bias": _numbers(1, 3, 7, 7)}
+    inputs = {"x": _numbers(4, 7, 24)}
+    (constants if constant else inputs)["mask"] = mask
+    nodes = _attention("bias")
+    at = next(i for i, n in enumerate(nodes) if n.op_type == "Softmax")
+    nodes[at:at + 1] = [
+        node("Reshape", "masked apart", "five"), node("Add", "five mask", "both"),
+        node("Reshape", "both scores", "four"), node("Softmax", "four", "shares", axis=-1)]
+    shapes = [node("Constant", "", n, value_ints=list(s)) for n, s in sizes.items()]
+    fused, plain = _both(monkeypatch, [*shapes, *nodes], inputs, constants, ["y"])
+    sums = [] if constant else ["ELEMENT_WISE_ADD"]
+    assert sorted(fused[0]) == [*sums, "GEMM", "MULTIHEAD_ATTENTION"]
+    assert "ACTIVATION_SOFTMAX1" in plain[0]
+    np.testing.assert_allclose(fused[1][0], plain[1][0], rtol=0, atol=1e-5)
+
+
 def test_attention_to_nothing_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where all scores of a query are -infinity, whose softmax is none. All others are the same."""
     inputs = {"x": _numbers(2, 7, 24), "mask": np.zeros((2, 1, 1, 7), np.float32)}

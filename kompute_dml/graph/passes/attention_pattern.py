@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from ...attributes import MultiheadAttentionMaskType as MaskType
 from ...desc import TensorDesc
 from ...dtypes import DataType
-from ...layout import Ints, is_packed
+from ...layout import Ints, is_packed, packed_strides
 from ..memory import Storage
 from ..node import (
     OTHER,
@@ -29,6 +30,20 @@ _MANY_KEYS = 256
 """With more keys, FLOAT32 attention is faster as separate matrix products on CPUs, and elsewhere if
 values have more than _WIDE elements: their scores are computed several times."""
 _WIDE = 128
+_Value = tuple[Storage, TensorDesc]
+
+
+class _Mask(NamedTuple):
+    """What is added to scores."""
+
+    adder: Node
+    slot: str
+    tensor: TensorDesc
+    """It, in the order of the scores."""
+
+    @property
+    def value(self) -> _Value:
+        return self.adder.storages[self.slot], self.tensor
 
 
 @rewrite("attention_pattern",
@@ -38,7 +53,7 @@ def attention_pattern(g: Nodes) -> None:
     for softmax in g:
         if softmax.name != "ACTIVATION_SOFTMAX1" or (scored := _scores(g, softmax)) is None:
             continue
-        scores, scale, mask, parts = scored
+        scores, scale, masks, parts = scored
         user = g.only_user(softmax)
         if user is None or user[1] != "a_tensor" or not _is_product(user[0]):
             continue
@@ -53,8 +68,10 @@ def attention_pattern(g: Nodes) -> None:
         scores, more, first = _unscaled(g, scores)
         fields = _heads(scores, product)
         if fields is not None:
+            mask = _sum(g, masks) if masks else None
             new = _attend(fields, scores, product, scale * more, mask)
-            g.replace([*first, *parts, softmax, product], new)
+            left = [node for node in parts if g.has(node)]
+            g.replace([*first, *left, softmax, product], new)
 
 
 def _unscaled(g: Nodes, scores: Node) -> tuple[Node, float, list[Node]]:
@@ -89,7 +106,7 @@ def _packed(node: Node, slot: str) -> bool:
 
 
 def _scores(g: Nodes, softmax: Node) -> Any:
-    """The product of queries and keys, its scale, the mask as (storage, tensor), and all
+    """The product of queries and keys, its scale, the masks as (storage, tensor), and all
     operators."""
     d = softmax.desc
     x = softmax.tensor("input_tensor")
@@ -100,7 +117,7 @@ def _scores(g: Nodes, softmax: Node) -> Any:
     if any(n > 1 for n in x.sizes[d.axes[0] + 1 :]):
         return None
     parts: list[Node] = []
-    adder: tuple[Node, str] | None = None
+    adders: list[tuple[Node, str]] = []
     scale, at, slot = 1.0, softmax, "input_tensor"
     while (node := g.maker(at, slot)) is not None and g.only_user(node) == (at, slot):
         parts.append(node)
@@ -109,18 +126,17 @@ def _scores(g: Nodes, softmax: Node) -> Any:
             if t.sizes[-1] != keys or not _packed(node, "output_tensor") or (
                     t.data_type is not x.data_type or t.element_count != x.element_count):
                 return None
-            if adder is None:
-                return node, scale, None, parts
-            total, field = adder
-            mask = seen_as(total, OTHER[field], field, t)
-            return mask and (node, scale, (total.storages[field], mask), parts)
+            masks = [_Mask(total, field, mask) for total, field in adders
+                     if (mask := seen_as(total, OTHER[field], field, t)) is not None]
+            seen = len(masks) == len(adders) and (len(masks) < 2 or g.folds)
+            return (node, scale, masks, parts) if seen else None
         main = _main_operand(g, node)
         if main is None or not alike(node.tensor(main), output_of(node)):
             return None
         if node.name in SUMS:
-            if adder is not None or scale != 1 or fused_by(node):
+            if scale != 1 or fused_by(node):
                 return None
-            adder = node, OTHER[main]
+            adders.append((node, OTHER[main]))
         elif (number := factor_of(node, main)) is not None:
             scale *= number
         else:
@@ -135,10 +151,31 @@ def _main_operand(g: Nodes, node: Node) -> str | None:
         if slot in node.storages and other in node.storages:
             maker = g.maker(node, slot)
             if maker is not None and node.number(slot) is None and (
-                    maker.name in ("GEMM", "ELEMENT_WISE_MULTIPLY", "ELEMENT_WISE_DIVIDE")
+                    maker.name in ("GEMM", "ELEMENT_WISE_MULTIPLY", "ELEMENT_WISE_DIVIDE", *SUMS)
                     and g.only_user(maker) == (node, slot)):
                 return slot
     return None
+
+
+def _sum(g: Nodes, masks: Sequence[_Mask]) -> _Value:
+    """The sum of masks, of one element along dimensions where each has one. It takes the places of
+    sums with scores, which have no more elements. Sums of constants are computed once."""
+    *later, earliest = masks
+    storage, t = earliest.value
+    for mask in reversed(later):
+        other, u = mask.value
+        sizes = tuple(n if a or b else 1 for n, a, b in zip(t.sizes, t.strides, u.strides))
+        y = TensorDesc(t.data_type, sizes, packed_strides(sizes))
+        desc = class_of("ELEMENT_WISE_ADD")(
+            a_tensor=moved(t, y.sizes, t.strides), b_tensor=moved(u, y.sizes, u.strides),
+            output_tensor=y)
+        made = g.make(y.total_tensor_size_in_bytes)
+        new = Node(desc, {"a_tensor": storage, "b_tensor": other, "output_tensor": made},
+                   mask.adder.label)
+        g.replace([mask.adder], new)
+        storage, t = made, moved(
+            y, t.sizes, tuple(0 if n == 1 else s for n, s in zip(y.sizes, y.strides)))
+    return storage, t
 
 
 def _heads(scores: Node, product: Node) -> dict[str, TensorDesc] | None:
@@ -180,7 +217,7 @@ def _by_batch_and_head(sizes: Ints, strides: Ints) -> tuple[Ints, Ints]:
 
 
 def _attend(fields: dict[str, TensorDesc], scores: Node, product: Node, scale: float,
-            mask: tuple[Storage, TensorDesc] | None) -> Node:
+            mask: _Value | None) -> Node:
     cls = class_of("MULTIHEAD_ATTENTION")
     storages = {"query_tensor": scores.storages["a_tensor"],
                 "key_tensor": scores.storages["b_tensor"],
