@@ -132,6 +132,8 @@ class _Planner(Planner):
     initialization constants follow. What happens once is left to the initialization.
     """
 
+    numbers_once = False
+
     def __init__(self, device: Device, wiring: Wiring, flags: ExecutionFlags) -> None:
         super().__init__(device)
         self.flags = flags

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .node import Node, Nodes
+from .node import LITTLE, Node, Nodes
 from .rewrite import REWRITES
 from .switches import CONSTANT_FOLDING, disabled
 
@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 _DEQUANTIZE = ("DEQUANTIZE", "ELEMENT_WISE_DEQUANTIZE_LINEAR")
 _WIDENED = ("BFLOAT16_TO_FLOAT",)
 """Whose results are twice as large as weights that take half the memory so."""
-_LITTLE, _LITTLE_WEIGHTS = 1 << 20, 64 << 10
-"""Bytes of a constant that is computed from smaller ones, and of dequantized weights if there is no
-room for larger ones."""
+_LITTLE_WEIGHTS = 64 << 10
+"""Bytes of dequantized weights if there is no room for larger ones."""
 
 
 def fuse(g: Nodes) -> list[Node]:
@@ -46,7 +45,7 @@ def is_of_constants(node: Node, room: int) -> bool:
     slot, storage = outputs[0]
     weights = max(room, _LITTLE_WEIGHTS)
     most = weights if node.name in _WIDENED else max(
-        2 * sum(r.nbytes for r in roots), weights if node.name in _DEQUANTIZE else _LITTLE)
+        2 * sum(r.nbytes for r in roots), weights if node.name in _DEQUANTIZE else LITTLE)
     return (
         folds() and len(outputs) == 1 and not storage.is_part
         and node.tensor(slot).total_tensor_size_in_bytes == storage.nbytes

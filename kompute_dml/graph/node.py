@@ -64,6 +64,8 @@ class Node:
         return float(elements[0]) if (elements == elements[0]).all() else None
 
 
+LITTLE = 1 << 20
+"""Bytes of a constant that is computed from smaller ones, or from none."""
 Reading = tuple[Node, str, Storage, "TensorDesc | None"]
 """An operator, one of its slots, the storage that it shall read there, and the tensor that it
 shall see, or None for the one that it sees."""
@@ -74,7 +76,7 @@ class Nodes:
 
     def __init__(
         self, nodes: Sequence[Node], free: Collection[Storage], target: Target,
-        make: Callable[[int], Storage] | None = None, room: int = 0,
+        make: Callable[[int], Storage] | None = None, room: int = 0, *, numbers: bool = False,
     ) -> None:
         """``free`` are the storages that are used only inside the graph. ``make`` makes more of
         them, of so many bytes, if operators of constants run when the plan is built. ``room`` are
@@ -83,6 +85,8 @@ class Nodes:
         self.folds = make is not None
         """Whether operators of constants run once."""
         self.room = room if self.folds else 0
+        self.numbers = self.folds and numbers
+        """Whether operators without inputs run once, too."""
         self._make = make
         self._at = {d: i for i, d in enumerate(nodes)}
         self._nodes = dict(enumerate(nodes))

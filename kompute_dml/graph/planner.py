@@ -102,6 +102,8 @@ class Planner:
 
     flags = ExecutionFlags.NONE
     """How operators are compiled."""
+    numbers_once = True
+    """Whether operators without inputs run once, if operators of constants do."""
 
     def __init__(self, device: Device, prepared: Preparations | None = None) -> None:
         """``prepared`` are constants that earlier plans have prepared. Who gives them has the
@@ -136,7 +138,8 @@ class Planner:
         steps: list[Step] = []
         running: set[CompiledOperator] = set()
         target = self.device.target
-        nodes = fuse(Nodes(self.nodes, free, target, self.storage if folds() else None, room))
+        nodes = fuse(Nodes(self.nodes, free, target, self.storage if folds() else None, room,
+                           numbers=self.numbers_once))
         for node, group in in_groups(nodes, target.traits.is_cpu):
             try:
                 if self.runs_once(node, visible):
