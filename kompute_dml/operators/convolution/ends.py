@@ -106,9 +106,8 @@ def in_splits(p: PlanBuilder, c: Problem, splits: int, y: Operand,
     """Dispatch the splits of K, then add up and finish their sums."""
     count = product(c.output_sizes)
     sums = p.temporary(4, splits * c.split_stride)
-    dense, strides = _sums_layout(c)
+    dense, strides, walk = _sums_layout(c)
     dispatch(sums, strides, False)
-    walk = Walk(c.output_sizes, c.y_strides)
     each = _INVOCATIONS * (8 if dense else 1)
     p.dispatch(
         fused.variant(f"{SUM}.float"), -(-count // each), sums=sums.reading(), y=y,
@@ -120,11 +119,17 @@ def in_splits(p: PlanBuilder, c: Problem, splits: int, y: Operand,
               "DENSE": dense, **end})
 
 
-def _sums_layout(c: Problem) -> tuple[bool, Ints]:
-    """Whether sums have the layout of the output, which then is dense; and their strides."""
-    dense = extent(c.output_sizes, c.y_strides) == product(c.output_sizes)
-    strides = c.y_strides if dense else packed_strides(c.output_sizes)
-    return dense, (strides[0], max(strides[1], 1), *strides[2:])
+def _sums_layout(c: Problem) -> tuple[bool, Ints, Walk]:
+    """Whether sums have the layout of the output, which then is dense; their strides; and the
+    output in the order of the sums. An output with gaps only has its order of channels."""
+    sizes = c.output_sizes
+    if extent(sizes, c.y_strides) == product(sizes):
+        batch, channel, *others = c.y_strides
+        return True, (batch, max(channel, 1), *others), Walk(sizes, c.y_strides)
+    order = (0, *range(2, len(sizes)), 1) if c.y_strides[1] == 1 else range(len(sizes))
+    packed = dict(zip(order, packed_strides([sizes[i] for i in order])))
+    return False, tuple(packed[i] for i in range(len(sizes))), Walk(
+        [sizes[i] for i in order], [c.y_strides[i] for i in order])
 
 
 def _integers(
@@ -233,9 +238,8 @@ def _sums_alone(
     where the variant takes one."""
     splits = 1 if tiles is None else tiles.splits
     count, sums = product(c.output_sizes), p.temporary(4, splits * c.split_stride)
-    dense, sums_strides = _sums_layout(c)
+    dense, sums_strides, walk = _sums_layout(c)
     _integers(p, c, sums, sums_strides, tiles, {}, {}, {})
-    walk = Walk(c.output_sizes, c.y_strides)
     more = {} if activation is None else {"activation_at": len(walk.words)}
     p.dispatch(
         variant, -(-count // (_INVOCATIONS * (8 if dense else 1))),
