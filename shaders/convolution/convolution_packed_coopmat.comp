@@ -1,12 +1,15 @@
 //@ op DML_OPERATOR_CONVOLUTION
 //@ variants TILE:
-//@     t96(down=2, across=2, rows=96, columns=128, pixels_left=0, turns=1, passes=0)
-//@     t48x256(down=1, across=4, rows=48, columns=256, pixels_left=0, turns=1, passes=0)
-//@     t64x256(down=1, across=4, rows=64, columns=256, pixels_left=1, turns=1, passes=0)
-//@     t64x256x2(down=1, across=4, rows=64, columns=256, pixels_left=1, turns=2, passes=0)
-//@     t64x256p2(down=1, across=4, rows=64, columns=256, pixels_left=1, turns=2, passes=1)
-//@     t128x256(down=2, across=4, rows=128, columns=256, pixels_left=0, turns=1, passes=0)
-//@     t192x64(down=4, across=1, rows=192, columns=64, pixels_left=0, turns=1, passes=0)
+//@     t96(down=2, across=2, rows=96, columns=128, pixels_left=0, turns=1, passes=0, along=1)
+//@     t48x256(down=1, across=4, rows=48, columns=256, pixels_left=0, turns=1, passes=0, along=1)
+//@     t64x256(down=1, across=4, rows=64, columns=256, pixels_left=1, turns=1, passes=0, along=1)
+//@     t64x256x2(down=1, across=4, rows=64, columns=256, pixels_left=1, turns=2, passes=0, along=1)
+//@     t64x256p2(down=1, across=4, rows=64, columns=256, pixels_left=1, turns=2, passes=1, along=1)
+//@     t128x256(down=2, across=4, rows=128, columns=256, pixels_left=0, turns=1, passes=0, along=1)
+//@     t192x64(down=4, across=1, rows=192, columns=64, pixels_left=0, turns=1, passes=0, along=1)
+//@     t128x32(down=4, across=1, rows=128, columns=32, pixels_left=1, turns=1, passes=0, along=3)
+//@     t64x32(down=2, across=1, rows=64, columns=32, pixels_left=1, turns=1, passes=0, along=3)
+//@     t128x64(down=4, across=1, rows=128, columns=64, pixels_left=1, turns=1, passes=0, along=3)
 //@ glslang >= 14
 //@ target vulkan1.1
 //@ tail *
@@ -30,7 +33,9 @@
 // All phases of a transposed convolution are columns of one product. With SEVERAL_TURNS a workgroup makes tiles of the
 // same pixels: while it multiplies the last channels of a turn, it asks for the first ones of the next turn. With PASSES
 // it reads the filter as structs, so that all loads of a pass share an address, and the next turn's after the outputs
-// are stored. These are variants of their own: a text for all of them is slower in each, whatever constants choose.
+// are stored. With SHARES_TAPS, for nine taps, several subgroups share the taps of a tile's sums, which are added up in
+// shared memory: where columns are few a core has more subgroups so. Vectors of the next 32 channels are on their way
+// for all taps of a share. These are variants of their own: a text for all of them is slower in each, whatever constants choose.
 // Nothing is read or written outside of the tensors: pixels and vectors of a tail that do not exist become the first
 // of their buffer, columns are clamped, such outputs are not stored, and two steps behind the filter are allocated.
 layout(constant_id = 1) const bool HAS_BIAS = false;
@@ -63,6 +68,10 @@ layout(constant_id = 24) const uint TURNS = 1u;   // column tiles that a workgro
 #endif
 #if TILE_passes
 #define PASSES
+#endif
+#if TILE_along > 1
+#define SHARES_TAPS
+layout(constant_id = 25) const uint SHARED = 1u;  // vectors for pixels, and then for sums
 #endif
 #include "include/tailed.glsl"
 layout(push_constant) uniform Push {
@@ -107,9 +116,9 @@ layout(binding = 3) readonly buffer Bias { float16_t bias[]; };
 #if TILE_pixels_left
 #define PIXELS_LEFT
 #endif
-const uint DOWNWARD = TILE_down, SIDEWAYS = TILE_across;
+const uint DOWNWARD = TILE_down, SIDEWAYS = TILE_across, ALONG = TILE_along;
 const uint ROWS = TILE_rows / 16 / TILE_down, COLUMNS = TILE_columns / 16 / TILE_across;
-const uint SUBGROUPS = DOWNWARD * SIDEWAYS, INVOCATIONS = 32u * SUBGROUPS;
+const uint SUBGROUPS = DOWNWARD * SIDEWAYS * ALONG, INVOCATIONS = 32u * SUBGROUPS;
 layout(local_size_x = INVOCATIONS) in;
 const uint FRAGMENT = 16u;
 const uint PART_ROWS = ROWS * FRAGMENT, PART_COLUMNS = COLUMNS * FRAGMENT;
@@ -135,7 +144,11 @@ const uint NOWHERE = 0xFFFFFFFFu;
 const uint PIXEL_VECTORS = 4u;  // 32 channels
 const uint BUFFER = (PIXELS + 1u) * PIXEL_VECTORS;  // the last one takes what is beyond the tile
 const uint TAPS = TAPS_Y * TAPS_X;
+#ifdef SHARES_TAPS
+shared uvec4 s_tile[SHARED];
+#else
 shared uvec4 s_tile[2u * BUFFER];
+#endif
 shared uint s_from[(PIXELS + 4u) / 4u * 4u];  // elements of the input; whole vectors, as others follow
 shared uint s_to[TILE_ROWS];      // elements of the output, of the first phase
 shared uint s_pixel[TILE_ROWS];   // the vector of a row's first tap
@@ -222,7 +235,12 @@ void main() {
     if (group >= groups) return;
     uint begin = min(split * own_chunks, chunks), end = min(begin + own_chunks, chunks);
     uint i = gl_LocalInvocationIndex, lane = gl_SubgroupInvocationID;
-    uint part_row = gl_SubgroupID / SIDEWAYS * PART_ROWS, part_column = gl_SubgroupID % SIDEWAYS * PART_COLUMNS;
+#ifdef SHARES_TAPS
+    uint part = gl_SubgroupID % (DOWNWARD * SIDEWAYS), share = gl_SubgroupID / (DOWNWARD * SIDEWAYS);
+#else
+#define part gl_SubgroupID
+#endif
+    uint part_row = part / SIDEWAYS * PART_ROWS, part_column = part % SIDEWAYS * PART_COLUMNS;
     const uint ALL_COLUMNS = PHASES_Y * PHASES_X * PHASE_COLUMNS;
 #define FIND_PHASE(first) \
     uint first_column = first; \
@@ -255,14 +273,32 @@ void main() {
     uint fragment = min(first_column, ALL_COLUMNS - PART_COLUMNS) / FRAGMENT;
     uint w_at = w_offset / 8u + ((group * (ALL_COLUMNS / 64u) + fragment / 4u) * chunks + begin) * TAPS * 2u
                 * STEP_VECTORS + fragment % 4u * 32u + lane;
+#ifdef SHARES_TAPS
+    w_at += 2u * STEP_VECTORS * share;
+#endif
 #endif
 #define ASK_FILTER(which, pass, step) \
     [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) \
         which[c] = w_vectors[w_at + (2u * (pass) + (step)) * STEP_VECTORS + c * 32u];
 #define ASK_NEXT_STEP(which, step) \
-    ASK_FILTER(which, 1u, 0u) \
+    ASK_FILTER(which, FILTER_AHEAD, 0u) \
     w_at += STEP_VECTORS;
+#ifdef SHARES_TAPS
+#define END_PASS w_at += 2u * (ALONG - 1u) * STEP_VECTORS;
+#else
 #define END_PASS
+#endif
+#endif
+#if TILE_along > 1 && TILE_columns / 16 / TILE_across < 3
+#define FILTER_AHEAD (chunk + 1u < end ? TAPS : 0u)
+    uvec4 w2[COLUMNS], w3[COLUMNS], w4[COLUMNS], w5[COLUMNS];
+    ASK_FILTER(w2, ALONG, 0u)
+    ASK_FILTER(w3, ALONG, 1u)
+    ASK_FILTER(w4, 2u * ALONG, 0u)
+    ASK_FILTER(w5, 2u * ALONG, 1u)
+#define FILTERS_OF_CHUNK
+#else
+#define FILTER_AHEAD ALONG
 #endif
     uvec4 w0[COLUMNS], w1[COLUMNS];
 #ifdef SEVERAL_TURNS
@@ -313,17 +349,28 @@ void main() {
         if (SLOTS > 6u) STORE_PIXEL(next6, inside6, 0u, slot + 6u)
         if (SLOTS > 7u) STORE_PIXEL(next7, inside7, 0u, slot + 7u)
     }
+#ifdef SHARES_TAPS
+#define MORE_PIXELS(DO, of, first) \
+        if (LOADS > 4u) DO(next4, inside4, of, first) \
+        if (LOADS > 5u) DO(next5, inside5, of, (first) + 1u) \
+        if (LOADS > 6u) DO(next6, inside6, of, (first) + 2u) \
+        if (LOADS > 7u) DO(next7, inside7, of, (first) + 3u)
+#else
+#define MORE_PIXELS(DO, of, first)
+#endif
 #define ASK_PIXELS(chunk, slot) { \
         ASK_PIXEL(next0, inside0, chunk, (slot) * LOADS) \
         if (LOADS > 1u) ASK_PIXEL(next1, inside1, chunk, (slot) * LOADS + 1u) \
         if (LOADS > 2u) ASK_PIXEL(next2, inside2, chunk, (slot) * LOADS + 2u) \
         if (LOADS > 3u) ASK_PIXEL(next3, inside3, chunk, (slot) * LOADS + 3u) \
+        MORE_PIXELS(ASK_PIXEL, chunk, 4u) \
     }
 #define STORE_PIXELS(buffer_, slot) { \
         STORE_PIXEL(next0, inside0, buffer_, (slot) * LOADS) \
         if (LOADS > 1u) STORE_PIXEL(next1, inside1, buffer_, (slot) * LOADS + 1u) \
         if (LOADS > 2u) STORE_PIXEL(next2, inside2, buffer_, (slot) * LOADS + 2u) \
         if (LOADS > 3u) STORE_PIXEL(next3, inside3, buffer_, (slot) * LOADS + 3u) \
+        MORE_PIXELS(STORE_PIXEL, buffer_, 4u) \
     }
 #define BEGIN_PRODUCTS \
     Product products[ROWS][COLUMNS]; \
@@ -340,7 +387,9 @@ void main() {
     BEGIN_PRODUCTS
 #else
 #define EXISTING(chunk) min(chunk, chunks - 1u)
+#ifndef SHARES_TAPS
     ASK_PIXELS(EXISTING(begin + 1u), 0u)
+#endif
     BEGIN_PRODUCTS
     barrier();
 #endif
@@ -374,6 +423,21 @@ void main() {
         } \
         ASK_NEXT_STEP(which, step) \
     }
+    #define TAP_AT(own) (((own) / TAPS_X * TAP_STEP_Y * WIDTH + (own) % TAPS_X * TAP_STEP_X) * PIXEL_VECTORS)
+#ifdef SHARES_TAPS
+    // Multiplies 32 channels of a tap.
+#define PASS(first_step, second_step, tap) { \
+        uint place = buffer_ + TAP_AT((tap) * ALONG + share); \
+        uvec4 low[ROWS], high[ROWS]; \
+        [[unroll]] for (uint r = 0u; r < ROWS; ++r) { \
+            low[r] = s_tile[low_row[r] + place]; \
+            high[r] = s_tile[high_row[r] + place]; \
+        } \
+        MULTIPLY(first_step, 0u, x, y) \
+        MULTIPLY(second_step, 1u, z, w) \
+        END_PASS \
+    }
+#else
     // Multiplies 32 channels of a tap. What is stored was asked for in the pass before.
 #define PASS(first_step, second_step) { \
         STORE_PIXELS(BUFFER - buffer_, tap) \
@@ -395,7 +459,26 @@ void main() {
         END_PASS \
         if (ends) barrier(); \
     }
+#endif
     const uint ROW_STEP = (TAP_STEP_Y * WIDTH - (TAPS_X - 1u) * TAP_STEP_X) * PIXEL_VECTORS;
+#ifdef SHARES_TAPS
+    uint buffer_ = 0u;
+    // A share has three taps. Pixels of the next channels are on their way for all of them.
+    [[dont_unroll]] for (uint chunk = begin; chunk < end; ++chunk) {
+        ASK_PIXELS(EXISTING(chunk + 1u), 0u)
+        PASS(w0, w1, 0u)
+#ifdef FILTERS_OF_CHUNK
+        PASS(w2, w3, 1u)
+        PASS(w4, w5, 2u)
+#else
+        PASS(w0, w1, 1u)
+        PASS(w0, w1, 2u)
+#endif
+        buffer_ = BUFFER - buffer_;
+        STORE_PIXELS(buffer_, 0u)
+        barrier();
+    }
+#else
     uint tap = 0u, tap_x = 0u, tap_at = 0u, chunk = begin;
 #ifndef SEVERAL_TURNS
     uint buffer_ = 0u;
@@ -403,6 +486,7 @@ void main() {
     [[dont_unroll]] while (chunk < end) {
         PASS(w0, w1)
     }
+#endif
 #ifdef SEVERAL_TURNS
 #define ASK_NEXT_TURN \
     if (TURNS > 1u) { \
@@ -416,6 +500,43 @@ void main() {
     uint own_bias = turn * TILE_COLUMNS + part_column;
 #else
 #define own_bias part_column
+#endif
+#ifdef SHARES_TAPS
+    // The sums of all shares come together in the first one, by way of the pixels' memory.
+#define SUM_AT(r, c, half_) s_tile[(((part * ROWS + r) * COLUMNS + c) * 2u + half_) * 32u + lane]
+#define BITS(r, c, at) floatBitsToUint(vec4(products[r][c][at], products[r][c][at + 1], products[r][c][at + 2], \
+                                            products[r][c][at + 3]))
+#define LEAVE_SUM(r, c) \
+    SUM_AT(r, c, 0u) = BITS(r, c, 0); \
+    SUM_AT(r, c, 1u) = BITS(r, c, 4);
+#define ADD_HALF(r, c, half_) { \
+        vec4 others = uintBitsToFloat(SUM_AT(r, c, half_)); \
+        [[unroll]] for (int e = 0; e < 4; ++e) products[r][c][4 * half_ + e] += others[e]; \
+    }
+#define ADD_SUM(r, c) \
+    ADD_HALF(r, c, 0) \
+    ADD_HALF(r, c, 1)
+#if TILE_columns / 16 / TILE_across > 2
+#define OF_ROW(DO, r) DO(r, 0) DO(r, 1) DO(r, 2) DO(r, 3)
+#else
+#define OF_ROW(DO, r) DO(r, 0) DO(r, 1)
+#endif
+#if TILE_rows / 16 / TILE_down > 2
+#define OF_ALL(DO) OF_ROW(DO, 0) OF_ROW(DO, 1) OF_ROW(DO, 2) OF_ROW(DO, 3)
+#else
+#define OF_ALL(DO) OF_ROW(DO, 0) OF_ROW(DO, 1)
+#endif
+    [[dont_unroll]] for (uint other = 1u; other < ALONG; ++other) {
+        if (share == other) {
+            OF_ALL(LEAVE_SUM)
+        }
+        barrier();
+        if (share == 0u) {
+            OF_ALL(ADD_SUM)
+        }
+        if (other + 1u < ALONG) barrier();
+    }
+    if (share > 0u) return;
 #endif
     uint phase_to = phase_y * y_strides[1] + phase_x * y_strides[2];
     // Nothing here is a loop: if a compiler does not unroll it, all products go to memory.
@@ -433,12 +554,17 @@ void main() {
         vec4 others_high = UNFINISHED ? vec4(0.0) : tail_four(there ? to - y_offset + 4u : 0u); \
         store_eight(low, high, to, there, others_low, others_high, own_bias + quad * 8u + (c) * 16u); \
     }
+#if TILE_columns / 16 / TILE_across > 2
+#define STORE_ROW(r, at) \
+        STORE_VECTORS(r, 0u, at) \
+        STORE_VECTORS(r, 2u, at)
+#else
+#define STORE_ROW(r, at) STORE_VECTORS(r, 0u, at)
+#endif
 #define STORE_ROWS(r) \
     if (r < ROWS) { \
-        STORE_VECTORS(min(r, ROWS - 1u), 0u, 0) \
-        STORE_VECTORS(min(r, ROWS - 1u), 2u, 0) \
-        STORE_VECTORS(min(r, ROWS - 1u), 0u, 4) \
-        STORE_VECTORS(min(r, ROWS - 1u), 2u, 4) \
+        STORE_ROW(min(r, ROWS - 1u), 0) \
+        STORE_ROW(min(r, ROWS - 1u), 4) \
     }
 #else
     uint own = first_column % PHASE_COLUMNS + lane / 4u * 8u;

@@ -119,10 +119,14 @@ class Layer:
     def fills_fragments(self) -> bool:
         """Whether it has 16 rows, output channels and products for each, and as many taps as fit
         the word of convolution_coopmat.comp."""
+        return self.packed.out_channels >= 16 and self.fills_rows
+
+    @functools.cached_property
+    def fills_rows(self) -> bool:
+        """The same of any number of output channels."""
         c = self.packed
         taps = [max(n for _, n, _ in a.phases) for a in c.axes]
-        return min(c.out_channels, c.k, c.rows) >= 16 and (
-            product(taps) <= _MAX_TAPS and sum(taps) <= _MAX_BITS)
+        return min(c.k, c.rows) >= 16 and product(taps) <= _MAX_TAPS and sum(taps) <= _MAX_BITS
 
     def has_units(self, traits: DeviceTraits) -> bool:
         """Whether the device has matrix units for its type."""

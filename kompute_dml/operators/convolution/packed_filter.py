@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ...layout import Ints, extent, product
+from ...layout import Ints, product
 from ...lowering import measured
 from ...lowering.activation import NOTHING
 from ...lowering.builder import PlanBuilder
@@ -22,8 +22,9 @@ from .problem import Problem
 SHADER, PACK = "convolution_packed_coopmat", "convolution_pack_filter"
 _CHUNK, _STRIP, _VECTORS = 32, 64, 4
 """Channels in shared memory, columns that are packed together, and vectors of those channels."""
-_MAX_PHASES, _MAX_LOADS = 4, 4
-"""Limits of the shader: phases of an axis, and vectors that an invocation reads for each tap."""
+_MAX_PHASES, _MAX_LOADS, _MOST_LOADS, _OWN_TAPS = 4, 4, 8, 3
+"""Limits of the shader: phases of an axis, vectors that an invocation reads for each tap, and where
+subgroups share taps, for all, and the taps of a share."""
 _BEYOND = _PASS = 2 * 128
 """Vectors behind a packed filter, which are read but not used, and those of a pass."""
 _INVOCATIONS = 256
@@ -33,8 +34,9 @@ _ALONE = 0.6
 """The part of ``Tile.step`` that one workgroup of two takes without the other."""
 CAREFUL = 1 / 0.93
 """The times that estimates are taken for longer: they are less sure than those of tiles."""
-_BANDS, _SPLITS = 8, 16
-"""The most bands of columns that are tried, and splits of K."""
+_BANDS, _NARROW, _SPLITS = 8, 16, 16
+"""The most bands of columns that are tried, the width of the narrowest ones where subgroups share
+taps, and splits of K."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +93,13 @@ class PackedFilter(Kernel[Layer]):
         return self._sizes["passes"] > 0
 
     @property
+    def along(self) -> int:
+        """Subgroups that share the taps of their sums."""
+        return self._sizes["along"]
+
+    @property
     def invocations(self) -> int:
-        return 32 * self.down * self.across
+        return 32 * self.down * self.across * self.along
 
     def shader(self, layer: Layer) -> str:
         return layer.variant(f"{SHADER}.{self.tile}")
@@ -106,6 +113,10 @@ class PackedFilter(Kernel[Layer]):
             return "columns of a subgroup belong to several phases"
         if self.turns > 1 and (c.phases == 1 or self.column_tiles(c) % self.turns):
             return "turns gained nothing in forward convolutions, or leave a column tile"
+        if self.along > 1 and c.first_taps != _OWN_TAPS * self.along:
+            return f"{c.first_taps} taps"
+        if c.phases > 1 and self.columns < _STRIP:
+            return "several phases"
         return None
 
     def forms(self, layer: Layer, traits: DeviceTraits) -> Iterable[PackedFilter]:
@@ -115,9 +126,12 @@ class PackedFilter(Kernel[Layer]):
         width = c.axes[2].positions
         room = traits.max_shared_memory - shared_bytes(f"{SHADER}.{self.tile}")
         room -= 4 * self.columns * (self.turns - 1)  # their biases
-        for band in {-(-width // bands) for bands in range(1, _BANDS + 1)}:
+        most, bands = _MAX_LOADS, _BANDS
+        if self.along > 1:
+            most, bands = _MOST_LOADS, max(bands, -(-width // _NARROW))
+        for band in {-(-width // n) for n in range(1, bands + 1)}:
             form = replace(self, band=band, pixels=_pixels(c, self.rows, band))
-            if 16 * form.shared + 4 * form.pixels <= room and form.loads(c) <= _MAX_LOADS:
+            if 16 * form.shared + 4 * form.pixels <= room and form.loads(c) <= most:
                 asked = form.row_tiles(c), form.pixels
                 if least is None or asked < least:
                     best, least = form, asked
@@ -129,7 +143,8 @@ class PackedFilter(Kernel[Layer]):
     @property
     def shared(self) -> int:
         """Vectors of shared memory."""
-        return 2 * (self.pixels + 1) * _VECTORS
+        sums = self.rows * self.columns // 4 if self.along > 1 else 0
+        return max(2 * (self.pixels + 1) * _VECTORS, sums)
 
     def row_tiles(self, c: Problem) -> int:
         y, x = c.axes[1:]
@@ -137,12 +152,13 @@ class PackedFilter(Kernel[Layer]):
         return -(-lines * self.band // self.rows)
 
     def column_tiles(self, c: Problem) -> int:
-        return -(-c.phases * _columns(c) // self.columns)
+        columns = c.out_channels if c.phases == 1 else c.phases * _columns(c)
+        return -(-columns // self.columns)
 
     def loads(self, c: Problem) -> int:
-        """Vectors of pixels that an invocation reads for each tap."""
+        """Vectors of pixels that an invocation reads for each tap, or for all of its share."""
         every = -(-_VECTORS * self.pixels // self.invocations)
-        return -(-every // c.first_taps)
+        return every if self.along > 1 else -(-every // c.first_taps)
 
     def _is_regular(self, c: Problem) -> bool:
         """Whether rows of all tiles lie alike, and a subgroup's eight rows in a line."""
@@ -152,8 +168,9 @@ class PackedFilter(Kernel[Layer]):
 
     def estimate(self, layer: Layer, traits: DeviceTraits) -> float:
         """Microseconds of the core with the most workgroups, and of adding splits. Measured are the
-        workgroups that a core runs at a time, what these take for a step of 32 of K, and what for
-        their beginning and end."""
+        workgroups that a core runs at a time, what these take for a step of 32 of K, what for
+        their beginning and end, and how long the dispatch that adds splits waits for them, where
+        that is known."""
         c, known = layer.c, measured.figures(traits.device_class, f"{SHADER}.{self.tile}")
         resident, step, extra = (known[name] for name in ("resident", "step", "extra"))
         groups = self.row_tiles(c) * self.column_tiles(c) * c.groups
@@ -164,7 +181,9 @@ class PackedFilter(Kernel[Layer]):
             alone = _ALONE if rest <= traits.cores and resident > 1 else 1.0
             time += extra + alone * steps * step
         if self.splits > 1:
-            time += packing.adding(c, self.splits)
+            time += known.get("adds", 0.0) + packing.adding(c, self.splits)
+            if "adds" not in known:
+                return packing.in_two(CAREFUL * time)
         return CAREFUL * time
 
     def lower(self, layer: Layer, p: PlanBuilder) -> None:
@@ -217,6 +236,7 @@ class PackedFilter(Kernel[Layer]):
                   "PHASES_X": len(axes[1].phases), "PHASE_COLUMNS": _columns(c),
                   "ROW_TILES": row_tiles, "COLUMN_TILES": column_tiles,
                   "SPLITS": self.splits, **({"TURNS": self.turns} if self.turns > 1 else {}),
+                  **({"SHARED": self.shared} if self.along > 1 else {}),
                   **fused.spec})
 
 
@@ -232,8 +252,7 @@ def _lacks(layer: Layer, traits: DeviceTraits) -> str | None:
                and max(at for _, _, at in a.phases) - min(at for _, _, at in a.phases) < 256
                for a in axes):
         return "phases differ, or are too many"
-    dense = extent(c.output_sizes, c.y_strides) == product(c.output_sizes)
-    return None if dense else "the output has gaps"
+    return None
 
 
 def _pixels(c: Problem, rows: int, band: int) -> int:
@@ -276,7 +295,8 @@ def filter_in_order(p: PlanBuilder, c: Problem, tile: PackedFilter | None = None
     strips, chunks = _columns(c) // _STRIP, -(-c.in_channels // _CHUNK)
     taps = [a.phases[0][1] for a in (y, x)]
     count = c.groups * c.phases * strips * chunks * product(taps) * 2 * _STRIP // 16 * 32
-    packed = p.persistent("filter_tensor", 2, 8 * (count + _BEYOND + _PASS * passes))
+    along = 1 if tile is None else tile.along
+    packed = p.persistent("filter_tensor", 2, 8 * (count + _BEYOND * along + _PASS * passes))
     firsts = [first * s for a, s in zip((y, x), c.w_strides[-2:]) for first, _, _ in a.phases]
     steps = [a.filter_step * s & 0xFFFFFFFF for a, s in zip((y, x), c.w_strides[-2:])]
     p.dispatch(
@@ -293,4 +313,5 @@ def filter_in_order(p: PlanBuilder, c: Problem, tile: PackedFilter | None = None
 
 # p2 is better from 22 passes (chunks x taps) a turn on.
 KERNELS: tuple[PackedFilter, ...] = tuple(map(PackedFilter, (
-    "t96", "t48x256", "t64x256", "t128x256", "t192x64", "t64x256x2", "t64x256p2")))
+    "t96", "t48x256", "t64x256", "t128x256", "t192x64", "t64x256x2", "t64x256p2",
+    "t64x32", "t128x32", "t128x64")))

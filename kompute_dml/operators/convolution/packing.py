@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -19,6 +20,8 @@ PACK = "convolution_pack"
 _INVOCATIONS = 256
 _SUM_SPEED, _PACK_SPEED = 6e6, 1.5e6
 """Bytes in a microsecond, for sums and for packing."""
+_LEAST_IN_SPLITS = 9.0
+"""Microseconds of splits and their sum, of FLOAT16 on matrix units, where there is little to do."""
 
 
 class Tensors(Protocol):
@@ -40,6 +43,12 @@ def packing(p: Tensors, c: Problem) -> float:
 def adding(c: Problem, splits: int) -> float:
     """Microseconds that the sums of splits take."""
     return (8 * splits + 2) * product(c.output_sizes) / _SUM_SPEED
+
+
+def in_two(time: float) -> float:
+    """Microseconds of splits and their sum, by those without the wait between the two. Of long ones
+    the wait is a small part."""
+    return math.hypot(time, _LEAST_IN_SPLITS)
 
 
 class PackedSides(NamedTuple):

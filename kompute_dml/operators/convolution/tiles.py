@@ -152,7 +152,13 @@ class _Halves(_OnUnits):
     def serves(self, layer: Layer, traits: DeviceTraits) -> str | None:
         if layer.type is not DataType.FLOAT16 or not self.multiplies(traits, "f16", "f32"):
             return "no FLOAT16, or no matrix units of its shape for it"
-        return super().serves(layer, traits)
+        # Where they multiply empty columns, they still are faster than a core.
+        few = layer.c.groups == 1 and layer.fills_rows
+        return None if few else super().serves(layer, traits)
+
+    def estimate(self, layer: Layer, traits: DeviceTraits) -> float:
+        time = super().estimate(layer, traits)
+        return packing.in_two(time) if self.splits > 1 else time
 
 
 class _Bytes(_OnUnits):
