@@ -18,6 +18,7 @@ from onnx import TensorProto
 import kompute_dml as dml
 from kompute_dml.graph.passes import decode_products
 from kompute_dml.lowering import measured
+from kompute_dml.lowering.builder import PlanBuilder
 from kompute_dml.onnx.row import MICROSOFT
 from kompute_dml.operators.matrix_multiply import decode, decode_kernels
 from kompute_dml.runtime.traits import DeviceClass
@@ -74,7 +75,7 @@ def test_the_kernel_of_one_row_is_for_few_elements(
 ) -> None:
     least = {"products": 4}
     with_figures(monkeypatch, gemm_decode=least, gemm_decode_plain=least,
-                 gemm_decode_row={"elements": 3 * 64 * 64})
+                 gemm_decode_row={"elements": 3 * 64 * 64}, gemm_decode_plain_row={"workgroups": 0})
     assert decode.serves(device.target, [_product(rows, bits, block, k)] * 3) == served
 
 
@@ -82,13 +83,15 @@ def test_the_kernel_of_one_row_is_for_few_elements(
     (DeviceClass.NVIDIA_HOPPER, True), (DeviceClass.NVIDIA, False), (DeviceClass.AMD_RDNA, False),
     (DeviceClass.AMD_GCN, False), (DeviceClass.INTEL, False), (DeviceClass.MOBILE, False),
     (DeviceClass.UNKNOWN, False)])
+@pytest.mark.parametrize("bits", [4, 16])
 def test_classes_in_which_nobody_measured_it_do_not_get_the_kernel_of_one_row(
-    device: dml.Device, monkeypatch: pytest.MonkeyPatch, kind: DeviceClass, served: bool
+    device: dml.Device, monkeypatch: pytest.MonkeyPatch, kind: DeviceClass, served: bool, bits: int
 ) -> None:
-    with_figures(monkeypatch, gemm_decode={"products": 2})
+    least = {"products": 2}
+    with_figures(monkeypatch, gemm_decode=least, gemm_decode_plain=least)
     target = device.target
     target = replace(target, traits=replace(target.traits, device_class=kind))
-    assert decode.serves(target, [_product(1, block=32)]) == served
+    assert decode.serves(target, [_product(1, bits, 32)]) == served
 
 
 class _Graph:
@@ -146,7 +149,7 @@ class _Graph:
 def _shader(bits: int, block: int, rows: int) -> str:
     """Of few elements."""
     if bits == 16:
-        return "gemm_decode_plain"
+        return "gemm_decode_plain_row" if rows == 1 else "gemm_decode_plain"
     return "gemm_decode_row" if rows == 1 and bits == 4 and block >= 32 else "gemm_decode"
 
 
@@ -211,7 +214,7 @@ def test_what_the_kernel_does_not_take(
     g.check(_rows(rng, 1, depth), ["y"], {}, ["GEMM"])
 
 
-@pytest.mark.parametrize(("bits", "rows"), [(4, 2), (8, 2), (16, 2), (4, 1)])
+@pytest.mark.parametrize(("bits", "rows"), [(4, 2), (8, 2), (16, 2), (4, 1), (16, 1)])
 def test_workgroups_take_turns_at_tiles(bits: int, rows: int, rng: np.random.Generator) -> None:
     g = _Graph(rng, bits, 32, False)
     g.norm("x", "a", _K)
@@ -229,6 +232,48 @@ def test_one_row_of_any_size(scale: float, rng: np.random.Generator) -> None:
     x = (_rows(rng, 1, 8192) * np.float32(scale)).astype(np.float16)
     x[0, 0, :32] = 0
     g.check(x, ["y"], {}, ["DECODE_PRODUCT"], "gemm_decode_row")
+
+
+@pytest.mark.parametrize("form", ["parts", "sum", "gated"])
+def test_one_row_by_few_tiles(
+    form: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With fewer tiles than cores, a workgroup has twice as many invocations."""
+    lower, noted = decode_kernels._PlainRow.lower, []
+    dispatch = PlanBuilder.dispatch
+
+    def with_many_cores(self: Any, g: Any, p: PlanBuilder) -> None:
+        p.device = replace(p.device, cores=64, max_invocations=1024)
+        lower(self, g, p)
+
+    def counted(self: PlanBuilder, shader: Any, *groups: Any, **more: Any) -> None:
+        if str(shader).startswith("gemm_decode_plain_row"):
+            noted.append(more["spec"]["LOCAL_SIZE"])
+        dispatch(self, shader, *groups, **more)
+
+    monkeypatch.setattr(decode_kernels._PlainRow, "lower", with_many_cores)
+    monkeypatch.setattr(PlanBuilder, "dispatch", counted)
+    g, depth, more = _Graph(rng, 16, 0, False), 1032, {}
+    if form != "sum":
+        g.norm("x", "a", depth)
+    for name, columns in {"parts": [("q", 64), ("k", 32), ("v", 16)], "sum": [("p", 96)],
+                          "gated": [("gate", 48), ("up", 48)]}[form]:
+        g.product("x" if form == "sum" else "a", name, depth, columns)
+    if form == "sum":
+        g.nodes.append(node("Add", "r p", "y"))
+        more = {"r": _rows(rng, 1, 96)}
+    elif form == "gated":
+        g.nodes += [node("Sigmoid", "gate", "s"), node("Mul", "gate s", "silu"),
+                    node("Mul", "up silu", "y")]
+    g.check(_rows(rng, 1, depth), ["q", "k", "v"] if form == "parts" else ["y"], more,
+            ["DECODE_PRODUCT"], "gemm_decode_plain_row")
+    assert noted and set(noted) == {1024}
+
+
+def test_a_row_of_no_whole_vectors(rng: np.random.Generator) -> None:
+    g = _Graph(rng, 16, 0, False)
+    g.product("x", "y", 132, 64)
+    g.check(_rows(rng, 1, 132), ["y"], {}, ["DECODE_PRODUCT"], "gemm_decode_plain")
 
 
 @pytest.mark.parametrize(("bits", "zeros"), [(4, True), (8, False)])

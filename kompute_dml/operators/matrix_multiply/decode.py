@@ -35,7 +35,8 @@ def _problem(d: OperatorDesc, matrices: Sequence[TensorDesc]) -> DecodeProblem:
     """What is computed of A and matrices."""
     return DecodeProblem(
         d.output_tensor.sizes[-2], d.a_tensor.sizes[-1], tuple(b.sizes[-1] for b in matrices),
-        matrices[0].data_type.bits, getattr(d, "block_size", None) or 0)
+        matrices[0].data_type.bits, getattr(d, "block_size", None) or 0,
+        d.a_tensor.base_alignment % 16 == 0)
 
 
 def takes(d: OperatorDesc) -> bool:

@@ -19,6 +19,7 @@ from ...tuning import work_key
 from ..base import OperatorDesc
 
 SHADER, PLAIN, ROW = "gemm_decode", "gemm_decode_plain", "gemm_decode_row"
+PLAIN_ROW = "gemm_decode_plain_row"
 MOST_PARTS, MOST_ROWS = 3, 8
 INVOCATIONS, LANES = 128, 32
 TEAMS = INVOCATIONS // LANES
@@ -44,6 +45,10 @@ _ROW_EACH = 32
 """Elements of its vectors, of 4 bits."""
 _ROW_RESIDENT = 768
 """Invocations of it that a core runs at a time."""
+_PLAIN_ROW_INVOCATIONS, _PLAIN_ROW_EACH = 512, 8
+"""Invocations of the kernel of one row by FLOAT16, or twice as many for few tiles, and elements of
+the row that one has at a time."""
+_PLAIN_ROW_ACROSS = (16, *ACROSS)
 
 
 class DecodePart(NamedTuple):
@@ -83,6 +88,8 @@ class DecodeProblem:
     """Of an element of a matrix: 4 or 8 in blocks, 16 if they are plain."""
     block: int
     """Elements of a block, if they are in blocks."""
+    aligned: bool = True
+    """Whether rows begin at multiples of 16 bytes."""
 
     @property
     def work(self) -> str:
@@ -277,8 +284,66 @@ class _Row(DecodeKernel):
                   "epsilon": float_bits(d.epsilon or 0.0)},
             spec={"LOCAL_SIZE": team * teams, **_of_blocks(first, g.block), "TEAM": team,
                   "NORMALIZES": d.gamma_tensor is not None, "HAS_C": first.c is not None,
-                  "LEAST": min((p.device.subgroup_size, *p.device.subgroup_sizes)),
+                  "LEAST": _least_subgroup(p.device),
                   "GATED": gated, "TURNS": turns})
+
+
+class _PlainRow(DecodeKernel):
+    """One row by FLOAT16 matrices, for which nothing is waited before they are read."""
+
+    name = "plain-row"
+
+    def shader(self, g: DecodeProblem) -> str:
+        return f"{PLAIN_ROW}.{g.suffix}"
+
+    def serves(self, g: DecodeProblem, traits: DeviceTraits) -> str | None:
+        if g.bits < 16:
+            return "elements are in blocks"
+        if g.rows > 1:
+            return f"it has {said(g.rows)} rows"
+        if not g.aligned or g.k % _PLAIN_ROW_EACH:
+            return f"the row is no vectors of {_PLAIN_ROW_EACH}"
+        if traits.max_invocations < _PLAIN_ROW_INVOCATIONS:
+            return f"a workgroup has {_PLAIN_ROW_INVOCATIONS} invocations"
+        least = _PLAIN_ROW_ACROSS[-1]
+        return None if _least_subgroup(traits) >= least else f"subgroups are smaller than {least}"
+
+    def estimate(self, g: DecodeProblem, traits: DeviceTraits) -> float:
+        return 0.0 if self.pays(g, traits) else 2.0
+
+    def pays(self, g: DecodeProblem, traits: DeviceTraits) -> bool:
+        # 0 for classes in which it was not measured.
+        return measured.figures(traits.device_class, PLAIN_ROW)["workgroups"] > 0
+
+    def lower(self, g: DecodeProblem, p: PlanBuilder) -> None:
+        d = p.desc
+        products = [*parts(d)]
+        first, gated = products[0], bool(d.gated)
+        widths, least = g.columns[:1] if gated else g.columns, _least_subgroup(p.device)
+        able = [n for n in _PLAIN_ROW_ACROSS if n <= least and not any(
+            width % (8 * n) for width in widths)]
+        # The widest that leaves tiles enough, of which a gated one has two matrices.
+        enough = p.device.cores * (2 if gated else 1) * measured.figures(
+            p.device.device_class, PLAIN_ROW)["workgroups"]
+        across = next((n for n in able if sum(widths) >= 8 * n * enough), able[-1])
+        tiles = [width // (8 * across) for width in widths]
+        starts = [sum(tiles[:n]) for n in range(1, len(tiles))]
+        invocations = _PLAIN_ROW_INVOCATIONS
+        if 2 * sum(tiles) <= p.device.cores and 2 * invocations <= p.device.max_invocations:
+            invocations *= 2
+        p.dispatch(
+            self.shader(g), sum(tiles), **_operands(p, products),
+            push={"K": g.k, "tiles": sum(tiles), "starts": (*starts, 0, 0)[:2],
+                  "b_row": [part.b.strides[-2] // 8 for part in products],
+                  "epsilon": float_bits(d.epsilon or 0.0)},
+            spec={"LOCAL_SIZE": invocations, "ACROSS": across, "LEAST": least,
+                  "NORMALIZES": d.gamma_tensor is not None, "HAS_C": first.c is not None,
+                  "GATED": gated})
+
+
+def _least_subgroup(traits: DeviceTraits) -> int:
+    """The fewest invocations that a subgroup may have."""
+    return min((traits.subgroup_size, *traits.subgroup_sizes))
 
 
 def _team(g: DecodeProblem, traits: DeviceTraits) -> int:
@@ -323,7 +388,8 @@ def _rows_of_outputs(products: Sequence[DecodePart]) -> list[int]:
     return [0 if part.y is None else part.y.strides[-2] for part in products]
 
 
-KERNELS: tuple[DecodeKernel, ...] = (_Row(), _Blocks("halves"), _Blocks("floats"), _Plain())
+KERNELS: tuple[DecodeKernel, ...] = (
+    _Row(), _Blocks("halves"), _Blocks("floats"), _PlainRow(), _Plain())
 
 
 def pays(target: Target, g: DecodeProblem) -> bool:
