@@ -43,8 +43,8 @@ _ROW_COLUMNS, _ROW_TURNS = 4, 64
 """Columns of a team of it, and the most turns."""
 _ROW_EACH = 32
 """Elements of its vectors, of 4 bits."""
-_ROW_RESIDENT = 768
-"""Invocations of it that a core runs at a time."""
+_ROW_RESIDENT = 640
+"""Invocations of it for each core, unless it takes turns."""
 _PLAIN_ROW_INVOCATIONS, _PLAIN_ROW_EACH = 512, 8
 """Invocations of the kernel of one row by FLOAT16, or twice as many for few tiles, and elements of
 the row that one has at a time."""
