@@ -81,32 +81,42 @@ void main() {
     uint lane = gl_LocalInvocationIndex % LANES;
     uint column = min(t.column + gl_LocalInvocationIndex / LANES, columns - 1u);
     uint from = (b_offset + t.at[1] + column * b_column) / EACH;
-    uint a_from[TILE_ROWS];
+    uint at = from + t.begin / EACH + lane, end = from + t.end / EACH;  // vectors of B
+    uint a_from[TILE_ROWS];  // what is added for those of A
     float sums[TILE_ROWS];
     [[unroll]] for (uint m = 0u; m < TILE_ROWS; ++m) {
-        a_from[m] = (a_offset + t.at[0] + min(t.row + m, rows - 1u) * a_row) / A_EACH;
+        a_from[m] = (a_offset + t.at[0] + min(t.row + m, rows - 1u) * a_row) / A_EACH - EACH / A_EACH * from;
         sums[m] = 0.0;
     }
-    uint end = t.end / EACH;
-    for (uint v = t.begin / EACH + lane; v < end; v += LANES * AHEAD) {
-        uvec4 found[AHEAD];
-        [[unroll]] for (uint n = 0u; n < AHEAD; ++n)
-            found[n] = b_vectors[from + min(v + n * LANES, end - 1u)];
-        [[unroll]] for (uint n = 0u; n < AHEAD; ++n) {
-            if (v + n * LANES >= end) break;
-            vec4 low, high, a_low, a_high;
-            spread_b(found[n], low, high);
-            [[unroll]] for (uint m = 0u; m < TILE_ROWS; ++m) {
+    uvec4 found[AHEAD];
+#define MULTIPLY(n) \
+    { \
+        vec4 low, high, a_low, a_high; \
+        spread_b(found[n], low, high); \
+        [[unroll]] for (uint m = 0u; m < TILE_ROWS; ++m) { \
+            A_NUMBERS(a_from[m], at + n * LANES) \
+            sums[m] += dot(low, a_low); \
+            if (EACH == 8u) sums[m] += dot(high, a_high); \
+        } \
+    }
 #ifdef BFLOAT16_B
-                a_low = uintBitsToFloat(a_vectors[a_from[m] + 2u * (v + n * LANES)]);
-                a_high = uintBitsToFloat(a_vectors[a_from[m] + 2u * (v + n * LANES) + 1u]);
+#define A_NUMBERS(first, v) \
+    a_low = uintBitsToFloat(a_vectors[first + 2u * (v)]); \
+    a_high = uintBitsToFloat(a_vectors[first + 2u * (v) + 1u]);
 #else
-                spread(a_vectors[a_from[m] + v + n * LANES], a_low, a_high);
+#define A_NUMBERS(first, v) spread(a_vectors[first + v], a_low, a_high);
 #endif
-                sums[m] += dot(low, a_low);
-                if (EACH == 8u) sums[m] += dot(high, a_high);
-            }
-        }
+    const uint LAST = (AHEAD - 1u) * LANES;  // of the vectors read at once
+    uint whole = max(end, LAST) - LAST;
+    for (; at < whole; at += AHEAD * LANES) {
+        [[unroll]] for (uint n = 0u; n < AHEAD; ++n) found[n] = b_vectors[at + n * LANES];
+        [[unroll]] for (uint n = 0u; n < AHEAD; ++n) MULTIPLY(n)
+    }
+    if (at < end) {
+        [[unroll]] for (uint n = 0u; n < AHEAD - 1u; ++n)
+            found[n] = b_vectors[min(at + n * LANES, end - 1u)];
+        [[unroll]] for (uint n = 0u; n < AHEAD - 1u; ++n)
+            if (at + n * LANES < end) MULTIPLY(n)
     }
     [[unroll]] for (uint m = 0u; m < TILE_ROWS; ++m)
         s_sums[m * INVOCATIONS + gl_LocalInvocationIndex] = sums[m];
