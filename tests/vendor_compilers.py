@@ -253,9 +253,9 @@ _MORE_PRODUCTS = tuple(
     for kind, data_type in ((NarrowGemmDesc, DataType.UINT16),
                             (GemmOperatorDesc, DataType.FLOAT16))
     for m, n in ((4096, 4096), (1024, 1024), (512, 512), (256, 4096), (128, 512), (16, 4096),
-                 (16, 96)))
-"""Products on matrix units that no suite has: with C, some with K in parts. BFLOAT16 is described
-as UINT16."""
+                 (16, 96), (512, 513), (128, 511), (16, 97)))
+"""Products that no suite has: with C, some with K in parts, and with columns that are no vectors.
+BFLOAT16 is described as UINT16."""
 
 
 def _run(device: vendors.VendorDevice, folder: Path, *arguments: object) -> subprocess.Popen[bytes]:
@@ -295,10 +295,7 @@ def chosen(adapters: Mapping[str, Any], every: bool) -> dict[str, list[Job]]:
                 plan = desc.operator.lower(desc, target)
             except record_plans.dml.DmlError:
                 continue
-            steps = (*plan.initialize, *plan.execute)
-            if desc in _MORE_PRODUCTS and not any("coopmat" in s.variant.name for s in steps):
-                continue
-            for step in steps:
+            for step in (*plan.initialize, *plan.execute):
                 spec = tuple(map(int, step.variant.pack_spec(step.spec)))
                 found[name].setdefault(Job(step.variant.name, spec))
     return {name: sorted(jobs) for name, jobs in found.items()}

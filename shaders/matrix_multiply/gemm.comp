@@ -1,11 +1,11 @@
 //@ op DML_OPERATOR_GEMM
 //@ variants TILE:
-//@     t128(rows=128, columns=128, k=8, block_rows=8, block_columns=8, shares=1, ahead=0)
-//@     t128x64(rows=128, columns=64, k=8, block_rows=8, block_columns=8, shares=1, ahead=1)
-//@     t128x64d(rows=128, columns=64, k=16, block_rows=8, block_columns=8, shares=2, ahead=1)
-//@     t64(rows=64, columns=64, k=16, block_rows=4, block_columns=4, shares=1, ahead=0)
-//@     t32x64(rows=32, columns=64, k=16, block_rows=4, block_columns=4, shares=1, ahead=0)
-//@     t32(rows=32, columns=32, k=32, block_rows=8, block_columns=4, shares=4, ahead=0)
+//@     t128(rows=128, columns=128, k=8, block_rows=8, block_columns=8, shares=1, ahead=0, adds=4)
+//@     t128x64(rows=128, columns=64, k=8, block_rows=8, block_columns=8, shares=1, ahead=1, adds=4)
+//@     t128x64d(rows=128, columns=64, k=16, block_rows=8, block_columns=8, shares=2, ahead=1, adds=4)
+//@     t64(rows=64, columns=64, k=16, block_rows=4, block_columns=4, shares=1, ahead=0, adds=4)
+//@     t32x64(rows=32, columns=64, k=16, block_rows=4, block_columns=4, shares=1, ahead=0, adds=2)
+//@     t32(rows=32, columns=32, k=32, block_rows=8, block_columns=4, shares=4, ahead=0, adds=4)
 //@ tail *
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -19,7 +19,7 @@ const uint DOWN = TILE_ROWS / BLOCK_ROWS, ACROSS = TILE_COLUMNS / BLOCK_COLUMNS;
 const uint BLOCKS = DOWN * ACROSS;
 const uint INVOCATIONS = BLOCKS * SHARES;
 layout(local_size_x = INVOCATIONS) in;
-#define FOURS_TO_ADD 4u
+#define FOURS_TO_ADD uint(TILE_adds)
 #include "include/gemm.glsl"
 #include "include/gemm_fours.glsl"
 layout(constant_id = 9) const bool ENDS_INSIDE = true;  // whether K is no multiple of TILE_K
