@@ -146,8 +146,8 @@ class _Sums(_Tile):
 
     def launch(self, g: FloatProduct, traits: DeviceTraits) -> FloatLaunch:
         launch = super().launch(g, traits)
-        if traits.is_cpu or g.itemsize != 4:
-            return launch  # measured are GPUs, in FLOAT32
+        if traits.is_cpu:
+            return launch  # measured are GPUs
         return replace(launch, apart=int(measured.figures(traits.device_class, "gemm")["apart"]))
 
     def estimate(self, g: FloatProduct, traits: DeviceTraits) -> float:
