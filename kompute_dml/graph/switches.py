@@ -14,7 +14,7 @@ SWITCH, OLD_SWITCH = "KOMPUTE_DML_DISABLE_PASSES", "KOMPUTE_DML_UNFUSED"
 """The variable that lists names of :func:`summaries`, or ``all``; and how it was called."""
 
 CONSTANT_FOLDING, CHANNELS_LAST = "constant_folding", "channels_last"
-QDQ, INTEGERS = "qdq", "integer_products"
+QDQ, INTEGERS, MIXTURES = "qdq", "integer_products", "mixtures"
 MEMORY, IN_PLACE, REPACKING, BRANCHES = "memory", "in_place", "repacking", "branches"
 OPEN_SIZES, AHEAD = "open_sizes", "ahead"
 _OTHERS = {
@@ -24,6 +24,7 @@ _OTHERS = {
     QDQ: "products, convolutions and sums between DequantizeLinear and QuantizeLinear compute with "
          "bytes. A product by constant weights in blocks with DequantizeLinear is MatMulNBits",
     INTEGERS: "MatMulInteger, its cast and scales are one product",
+    MIXTURES: "of a sum over experts that masks weigh, those are computed that tokens choose",
     REPACKING: "constants are brought once into the order that a kernel reads",
     MEMORY: "values that are never alive together share memory",
     IN_PLACE: "an operator writes over an input that has no later reader",

@@ -41,7 +41,7 @@ class PreparedModel(BackendRep):
     """A model on a device, ready to run."""
 
     def __init__(self, graph: OnnxGraph, device: Device) -> None:
-        nodes = fuse(graph)
+        nodes = fuse(graph, device.runtime.engine.max_buffer)
         if reasons := place(nodes, device, outputs=graph.outputs).reasons:
             raise UnsupportedError(
                 "these nodes cannot run on DirectML's operators: " + "; ".join(

@@ -12,8 +12,8 @@ from dataclasses import astuple, dataclass
 from math import sqrt
 
 from ..layout import product
-from .graph import OnnxGraph, OnnxNode, OnnxValue
-from .operators import experts
+from .graph import OnnxGraph, OnnxNode, OnnxValue, Stack
+from .operators import experts, mixture
 from .placement import Placement
 
 RUN = 60.0
@@ -94,6 +94,9 @@ def multiplications(node: OnnxNode) -> float:
     if node.op in ("MoE", "QMoE"):
         rows = elements(tensors[0]) / max((tensors[0].shape or (1,))[-1] or UNKNOWN, 1)
         return experts.multiplications(node, rows)
+    if node.op == "Experts":
+        return mixture.multiplications(node, elements(node.input(0)) / max(
+            (tensors[0].shape or (1,))[-1] or 1, 1))
     if node.op in ("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"):
         sizes = (tensors[0].shape or (None, None))[:2]
         rows = product([UNKNOWN if n is None else n for n in sizes])
@@ -115,7 +118,8 @@ def estimates(
     results = {v for node in region for v in node.outputs}
     crossing = {v for n in region for v in n.inputs if v is not None and v not in results}
     crossing |= {v for v in results if v is not None and v in outside}
-    transferred = sum(nbytes(v) for v in crossing if v.constant is None)
+    transferred = sum(nbytes(v) for v in crossing
+                      if v.constant is None and not isinstance(v, Stack))
     moved = sum(nbytes(v) for n in work for v in (*n.inputs, *n.outputs) if v is not None)
     products = {n: multiplications(n) for n in work if placed.rows[n].multiplies}
     more = sum(placed.rows[n].repetition(n) * count for n, count in products.items())

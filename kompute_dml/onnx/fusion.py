@@ -2,8 +2,8 @@
 
     MatMulInteger -> Cast -> Mul [-> Mul] [-> Add]   becomes one MatMulIntegerToFloat
 
-and the chains of :mod:`.qdq` and :mod:`.weights`. ONNX Runtime fuses these chains, too, but only
-for nodes that its own providers claim.
+the chains of :mod:`.qdq` and :mod:`.weights`, and the sums of :mod:`.mixtures`. ONNX Runtime fuses
+such chains, too, but only for nodes that its own providers claim.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..graph.switches import INTEGERS, QDQ, disabled
+from ..graph.switches import INTEGERS, MIXTURES, QDQ, disabled
 from .graph import OnnxGraph, OnnxNode, OnnxValue, Shape, topological, uses
+from .mixtures import fuse_mixtures
 from .qdq import OnlyUser, of_bytes
 from .weights import of_blocks
 
 FLOATS = (np.dtype("float32"), np.dtype("float16"))
 
 
-def fuse(graph: OnnxGraph) -> list[OnnxNode]:
-    """The graph's nodes with all chains replaced, in an order in which they can run."""
+def fuse(graph: OnnxGraph, most: int = 1 << 31) -> list[OnnxNode]:
+    """The graph's nodes with all chains replaced, in an order in which they can run. ``most`` is
+    the most bytes of a buffer."""
     users = uses(graph.nodes)
     visible = set(graph.outputs)
     made_by = {v: node for node in graph.nodes for v in node.outputs if v is not None}
@@ -44,7 +46,8 @@ def fuse(graph: OnnxGraph) -> list[OnnxNode]:
             chain = None  # a sum of two products is fused with one of them
         if chain is not None:
             fused.update(dict.fromkeys(chain.parts, chain))
-    return topological(list(dict.fromkeys(fused.get(n, n) for n in graph.nodes)))
+    nodes = topological(list(dict.fromkeys(fused.get(n, n) for n in graph.nodes)))
+    return nodes if MIXTURES in left_out else fuse_mixtures(nodes, visible, most)
 
 
 def _chain(product: OnnxNode, only_user: OnlyUser) -> OnnxNode | None:

@@ -54,6 +54,14 @@ class OnnxValue:
 
 
 @dataclass(eq=False)
+class Stack(OnnxValue):
+    """Constants of equal sizes, which lie one after the other on the device. The first dimension
+    counts them. Only a region has their numbers, so ``constant`` is None."""
+
+    members: tuple[OnnxValue, ...] = ()
+
+
+@dataclass(eq=False)
 class OnnxNode:
     """An operator applied to values. Absent optional inputs and outputs are None."""
 
@@ -105,6 +113,13 @@ def uses(nodes: Iterable[OnnxNode]) -> dict[OnnxValue, list[OnnxNode]]:
             if value is not None:
                 result.setdefault(value, []).append(node)
     return result
+
+
+def constants(nodes: Iterable[OnnxNode]) -> dict[OnnxValue, np.ndarray]:
+    """The constants that nodes read, those of stacks one by one."""
+    read = (v for node in nodes for v in node.inputs if v is not None)
+    each = (m for v in read for m in (v.members if isinstance(v, Stack) else (v,)))
+    return {v: v.constant for v in each if v.constant is not None}
 
 
 def topological(nodes: Sequence[OnnxNode]) -> list[OnnxNode]:

@@ -34,6 +34,7 @@ from .operators import (
     linear_attention,
     losses,
     microsoft,
+    mixture,
     movement,
     normalization,
     pooling,
@@ -62,7 +63,8 @@ FAMILIES = (
     linear_attention, recurrent, random, fourier, einsum, experts, gated, losses, microsoft,
     legacy)
 """Of several rows of an operator, the first that serves a node is taken."""
-TABLE = tuple(row for family in FAMILIES for row in family.ROWS)
+TABLE = (*[row for family in FAMILIES for row in family.ROWS],
+         *mixture.rows(lambda node, device: find(node, device)))
 
 
 def match(node: OnnxNode, device: Device) -> Mapping | str:

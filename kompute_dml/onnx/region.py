@@ -34,7 +34,7 @@ from ..runtime.windows import SIZE as WINDOW
 from ..sizes import Shaped, SizeTrace, any_open, settled
 from . import mapping, placement, shapes
 from .bfloat16 import STORED, to_bfloat16, to_float
-from .graph import OnnxNode, OnnxValue, uses
+from .graph import OnnxNode, OnnxValue, Stack, uses
 from .layers import Layers, label, split
 from .open_plans import OpenPlans
 
@@ -70,6 +70,8 @@ class Constants:
         """Arrays by memory, with the values, whose memory must not be reused meanwhile."""
         self._halves: dict[tuple[Any, ...], tuple[np.ndarray, Array]] = {}
         """The same of upper halves."""
+        self._stacks: dict[tuple[Any, ...], tuple[Sequence[np.ndarray], Array]] = {}
+        """Stacks by the memory of their members."""
 
     def uploaded(self, builder: Builder, wanted: Sequence[np.ndarray]) -> list[Array]:
         """Constants on the device, uploaded once for the same memory, small ones together."""
@@ -86,6 +88,14 @@ class Constants:
             if key not in self._arrays:
                 self._arrays[key] = x, builder.constant(x)
         return [self._arrays[key][1] for key in keys]
+
+    def stacked(self, builder: Builder, members: Sequence[np.ndarray]) -> Array:
+        """Constants of equal sizes on the device, one after the other, uploaded once for the same
+        memory."""
+        key = tuple(x.ctypes.data for x in members), members[0].shape, members[0].dtype
+        if key not in self._stacks:
+            self._stacks[key] = members, replace(builder.constant(np.stack(members)), host=None)
+        return self._stacks[key][1]
 
     def upper_halves(self, builder: Builder, x: np.ndarray) -> Array:
         """The upper halves of FLOAT32 numbers on the device, uploaded once for the same memory."""
@@ -312,6 +322,8 @@ class Region:
             self._halves[value] = replace(halves, host=None)
         self._constants.update(zip(wanted, shared.uploaded(builder, [*wanted.values()])))
         read = [v for node in self.nodes for v in node.inputs if v is not None]
+        self._upload_stacks(builder, [*dict.fromkeys(v for v in read if isinstance(v, Stack))],
+                            shared)
         for value in (*read, *self.outputs):
             if value.constant is None:
                 continue
@@ -322,6 +334,22 @@ class Region:
                 self._constants[value] = _on_host(value.constant)
             elif value in self._constants:
                 self._constants[value] = replace(self._constants[value], host=value.constant)
+
+    def _upload_stacks(
+        self, builder: Builder, stacks: Sequence[Stack], shared: Constants
+    ) -> None:
+        """Upload the members of stacks, and let go of them where nothing else reads them."""
+        left: list[OnnxValue] = []
+        for stack in stacks:
+            members = [m.constant for m in stack.members if m.constant is not None]
+            self._constants[stack] = whole = shared.stacked(builder, members)
+            for i, (member, x) in enumerate(zip(stack.members, members)):
+                if not self.holds(member):
+                    left.append(member)
+                    self._constants[member] = whole.view(
+                        x.shape, packed_strides(x.shape), i * x.size)
+        for member in left:
+            member.constant = None
 
     def _weights(self, wanted: Mapping[OnnxValue, np.ndarray]) -> list[OnnxValue]:
         """Large constants that only products read, as their second factors, and that are BFLOAT16

@@ -14,6 +14,7 @@ from ..graph.recorded import Input, RecordedPlan, Resident, Result
 from ..graph.recordings import Places
 from ..layout import Ints, product
 from ..onnx.fusion import fuse
+from ..onnx.graph import constants
 from ..onnx.region import MAX_PLANS, Constants, Region
 from . import allocation, capi
 from .capi import CData, api, callback, ffi, guarded
@@ -74,11 +75,11 @@ class RegionKernel:
 
     def __init__(self, provider: Provider, reader: GraphReader, shared: Constants) -> None:
         graph = reader.graph
-        constants = {v: v.constant for node in graph.nodes for v in node.inputs
-                     if v is not None and v.constant is not None}
-        self.region = Region(provider.device, fuse(graph), graph.inputs, graph.outputs, shared,
-                             provider.rows)
-        self._host = HostRegion(graph, constants, self.region)
+        values = constants(graph.nodes)
+        nodes = fuse(graph, provider.device.runtime.engine.max_buffer)
+        self.region = Region(
+            provider.device, nodes, graph.inputs, graph.outputs, shared, provider.rows)
+        self._host = HostRegion(graph, values, self.region)
         self._too_large: dict[tuple[Ints, ...], str] = {}
         """Sizes of inputs for which the device has no room, and what it said."""
         self._provider = provider

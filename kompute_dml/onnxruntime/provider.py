@@ -24,7 +24,7 @@ from ..graph.planner import uncollected
 from ..hints import hint
 from ..onnx import cost
 from ..onnx.fusion import fuse
-from ..onnx.graph import OnnxGraph, OnnxNode
+from ..onnx.graph import OnnxGraph, OnnxNode, constants
 from ..onnx.mapping import TABLE
 from ..onnx.partition import joined, regions
 from ..onnx.placement import Placement, Rows, place
@@ -274,7 +274,7 @@ class Provider:
 
     def wanted_regions(self, reader: GraphReader) -> list[list[OnnxNode]]:
         """The regions to claim, in the original graph's nodes."""
-        nodes = fuse(reader.graph)
+        nodes = fuse(reader.graph, self.device.runtime.engine.max_buffer)
         if not reader.is_nested:
             self.results = {v.name for v in reader.graph.outputs}
         placed = place(nodes, self.device, self._names, reader.graph.outputs,
@@ -316,8 +316,7 @@ class Provider:
 
     def _without_room(self, region: Sequence[OnnxNode]) -> str | None:
         """Why the device cannot hold the constants of a region besides all others, or None."""
-        needed = {v.constant.ctypes.data: v.constant.nbytes for node in region for v in node.inputs
-                  if v is not None and v.constant is not None and v.constant.size}
+        needed = {x.ctypes.data: x.nbytes for x in constants(region).values() if x.size}
         room = self.device.adapter.device_memory - self.device.memory_used
         if sum((self._constants | needed).values()) > room:
             return (f"its region's constants take {sum(needed.values())} bytes, of "

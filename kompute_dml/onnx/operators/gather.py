@@ -56,12 +56,17 @@ def gather(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     x, indices = given(inputs, 0), given(inputs, 1)
     axis = dimension(node.attributes.get("axis", 0), len(x.shape))
     _expect(builder, node, indices, x.shape[axis])
+    return [taken(builder, x, indices, axis)]
+
+
+def taken(builder: Builder, x: Array, indices: Array, axis: int) -> Array:
+    """What ``indices``, which are in range, take along an axis."""
     if (view := _sliced(x, indices, axis)) is not None:
-        return [view]
+        return view
     before, after = x.shape[:axis], x.shape[axis + 1:]
     y = builder.new((*before, *indices.shape, *after), x.dtype)
     if y.storage is None:
-        return [y]
+        return y
     # Three dimensions with the axis in the middle serve any rank.
     sizes = (product(before), x.shape[axis], product(after))
     x = builder.reshape(x, sizes)
@@ -70,7 +75,7 @@ def gather(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     rank = _rank(builder, "GATHER", x)
     _emit(builder, "GATHER", rank, {"axis": rank - 2, "index_dimensions": 1},
           input=x, indices=listed, output=y_view)
-    return [y]
+    return y
 
 
 def _sliced(x: Array, indices: Array, axis: int) -> Array | None:
