@@ -120,10 +120,11 @@ def packed(p: PlanBuilder, b: MatrixView, way: str) -> MatrixView:
 
 def _can_add_apart(p: PlanBuilder, g: FloatProduct) -> bool:
     """Whether another dispatch can add up the parts of K: of one dense matrix to which at most a
-    row is added."""
+    row is added. It reads vectors, so each part's sums begin with one."""
     d, (c_row, _) = p.desc, g.steps.get("c", (0, 0))
     return (g.batches == 1 and not g.is_rounded and d.alpha == 1
-            and row_activation(d) is None and (g.rows == 1 or g.steps["y"][0] == g.columns)
+            and row_activation(d) is None and g.rows * g.columns % 4 == 0
+            and (g.rows == 1 or g.steps["y"][0] == g.columns)
             and (g.columns == 1 or g.steps["y"][1] == 1)
             and ("c" not in g.views or (d.beta == 1 and (c_row == 0 or g.rows == 1))))
 
