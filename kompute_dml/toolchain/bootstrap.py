@@ -19,6 +19,7 @@ sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 import hashlib
 import importlib.util
 import json
+import re
 import shutil
 import subprocess
 import sysconfig
@@ -78,7 +79,8 @@ def main() -> int:
         steps = [*steps[:2], ("mkdocs", site_generator)]
     if job.tests:
         steps += [("stock kp", stock_kp), ("kp of the wheel", wheel_kp),
-                  ("SwiftShader", swiftshader), ("models", sample_models)]
+                  ("SwiftShader", swiftshader), ("models", sample_models),
+                  ("PyTorch", cpu_torch)]
     skipped = []
     try:
         for name, step in steps:
@@ -290,6 +292,35 @@ def sample_models(_: Job) -> bool:
     except ToolchainError as error:
         _do_without(package, "its tests will be left out", error)
     return True
+
+
+def cpu_torch(_: Job) -> bool:
+    """A build of PyTorch for the CPU, in a folder of its own: the other tests run without it."""
+    folder = cache_dir("torch")
+    if folder.is_dir() or _unavailable("PyTorch").is_file():
+        return False
+    say("PyTorch: installing a build for the CPU, in a folder of its own")
+    part = folder.with_suffix(".part")  # an installation that is cut short leaves no folder
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        _install("--constraint", CONSTRAINTS, "--no-compile", "--target", part,
+                 f"torch=={_cpu_build()}", "expecttest")
+        part.rename(folder)
+    except ToolchainError as error:
+        _do_without("PyTorch", "its tests will be left out", error)
+    return True
+
+
+def _cpu_build() -> str:
+    """The newest release of PyTorch that an index or a folder of pip's has for the CPU alone.
+
+    Those of PyPI bring CUDA: 0.5 GB, and some GB of libraries.
+    """
+    known = run([VENV_PYTHON, "-m", "pip", "index", "versions", "torch"])
+    releases = re.findall(r"[\w.]+\+cpu\b", known)
+    if not releases:
+        raise ToolchainError("pip knows builds with CUDA only")
+    return str(releases[0])
 
 
 if __name__ == "__main__":

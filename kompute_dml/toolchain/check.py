@@ -47,6 +47,10 @@ _ON_DRIVER = [
         "movement", "pooling_vectors", "random", "random_descs", "rows", "special_values",
     )),
 ]
+# A sample of PyTorch's tests: what a release may rename, eager operators, and graphs of each kind.
+_TORCH = [*(f"tests/pytorch/test_{name}.py" for name in ("versions", "device", "tape")), *(
+    f"tests/pytorch/test_backend.py::test_{name}" for name in (
+        "arguments_that_change", "language_model_trains", "what_has_no_lowering_runs_alone"))]
 
 
 @dataclass(frozen=True)
@@ -180,7 +184,28 @@ def suite_checks(arguments: list[str]) -> list[Check]:
         checks.append(_tests(c, ["-m", "not slow", *part, *arguments], scale=4))
         if c.driver != every[0].driver and not arguments:
             checks.append(_self_test(c))
-    return [*checks, *_memory_checks(every, arguments), *_several_devices(every, arguments)]
+    return [*checks, *_memory_checks(every, arguments), *_several_devices(every, arguments),
+            *_torch_checks(every, _TORCH, arguments)]
+
+
+def _torch_checks(every: list[Configuration], tests: list[str], arguments: list[str]
+                  ) -> list[Check]:
+    """Tests of PyTorch, whose packages lie in a folder of their own."""
+    folder = cache_dir("torch")
+    if not folder.is_dir():
+        reason = cache_dir("PyTorch-unavailable")
+        why = reason.read_text().splitlines()[0] if reason.is_file() else f"{folder} is missing"
+        say(f"PyTorch is not there: its tests are left out ({why})")
+        return []
+    checks: list[Check] = []
+    for c in every[:1]:
+        env = c.environment()
+        paths = [str(folder), *filter(None, [env.get("PYTHONPATH")])]
+        name = f"PyTorch: {c.name}"
+        command = _pytest(name, [*tests, *arguments])
+        checks.append((name, partial(
+            _run_tests, command, env | {"PYTHONPATH": os.pathsep.join(paths)})))
+    return checks
 
 
 def _self_test(c: Configuration) -> Check:
@@ -195,7 +220,8 @@ def all_checks(arguments: list[str]) -> list[Check]:
     every = configurations()
     more = ["--wrong-models", "1000", "--random-models", "1000", "--turn", "today"]
     return [*(_tests(c, [*(more if c is every[0] else []), *arguments]) for c in every),
-            *_memory_checks(every, arguments), *_several_devices(every, arguments)]
+            *_memory_checks(every, arguments), *_several_devices(every, arguments),
+            *_torch_checks(every, ["tests/pytorch"], arguments)]
 
 
 def _memory_checks(every: list[Configuration], arguments: list[str]) -> list[Check]:

@@ -757,6 +757,36 @@ def test_what_is_not_available_is_asked_for_once_and_again_when_told(
     assert asked == [tmp_path / ".cache" / "swiftshader"] * 2
 
 
+@pytest.mark.parametrize("known", ["2.14.1, 2.13.0+cpu, 2.13.0, 2.12.0+cpu", "2.14.1, 2.13.0"])
+def test_pytorch_is_installed_beside_the_environment_if_there_is_a_build_for_the_cpu(
+    known: str, bootstrap: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    def install(*what: str | Path) -> None:
+        assert what[-2:] == ("torch==2.13.0+cpu", "expecttest")
+        what[what.index("--target") + 1].mkdir(parents=True)
+
+    monkeypatch.setattr(bootstrap, "run", lambda command: f"Available versions: {known}\n")
+    monkeypatch.setattr(bootstrap, "_install", install)
+    job = bootstrap.JOBS["test"]
+    assert bootstrap.cpu_torch(job)
+    folder = tmp_path / ".cache" / "torch"
+    assert folder.is_dir() == ("cpu" in known)
+    assert ("with CUDA only" in capsys.readouterr().out) == ("cpu" not in known)
+    assert not bootstrap.cpu_torch(job)  # nor is it asked for again
+    monkeypatch.setattr(check, "cache_dir", bootstrap.cache_dir)
+    here = check.Configuration("lavapipe", (Path("lavapipe.json"),), stock=False)
+    checks = check._torch_checks([here], ["tests/pytorch"], [])
+    said = capsys.readouterr().out
+    if "cpu" in known:
+        assert [name for name, _ in checks] == ["PyTorch: lavapipe, fixed kp"] and not said
+        _, environment = checks[0][1].args
+        assert environment["PYTHONPATH"] == str(folder)
+    else:
+        assert not checks
+        assert said.endswith("left out (pip knows builds with CUDA only)\n")
+
+
 def test_a_folder_that_cannot_be_written_is_an_error_of_one_line(
     bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
@@ -824,8 +854,10 @@ def test_a_message_of_the_layer_fails_the_run(
 
 
 @pytest.fixture
-def two_drivers(monkeypatch: pytest.MonkeyPatch) -> None:
+def two_drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KOMPUTE_DML_KP", raising=False)
+    monkeypatch.setattr(check, "cache_dir", lambda name: tmp_path / name)
+    (tmp_path / "torch").mkdir()
     monkeypatch.setattr(check.drivers, "lavapipe", lambda: Path("lvp.json"))
     monkeypatch.setattr(check.drivers, "swiftshader", lambda: Path("swift.json"))
 
@@ -845,6 +877,7 @@ def test_the_suite_runs_on_both_drivers_and_with_both_states_of_kp(two_drivers: 
             ("lvp.json", "lvp.json", None, True, False),
         "several devices: lavapipe and SwiftShader, fixed kp":
             (both, both, None, True, False),
+        "PyTorch: lavapipe, fixed kp": ("lvp.json", "lvp.json", None, False, False),
     }
     for name, (command, env) in checks.items():
         assert command[-2:] == ["-k", "x"]
