@@ -40,7 +40,7 @@ from ..tensors import Tensor
 from . import fallback, memory, types
 from .decompositions import decompositions
 from .rows import random
-from .table import LOWERINGS
+from .table import COMPLEX, LOWERINGS, lowered
 from .types import Unsupported
 from .values import Value
 
@@ -540,7 +540,10 @@ def _is_missing(node: Node) -> bool:
         return False
     tensors = [x for n in (node, *node.all_input_nodes)
                for x in pytree.tree_leaves(n.meta.get("val")) if isinstance(x, torch.Tensor)]
-    return node.target not in LOWERINGS or any(x.dtype not in types.SPECS for x in tensors)
+    if any(x.dtype.is_complex for x in tensors) and node.target not in COMPLEX:
+        return True
+    return node.target not in LOWERINGS or any(
+        x.dtype not in types.SPECS or x.is_conj() or x.is_neg() for x in tensors)
 
 
 class HostNodes:
@@ -937,8 +940,7 @@ def _attribute(graph: Graph, module: GraphModule, name: object) -> Any:
 def _called(node: Node, values: dict[Node, Any]) -> Any:
     args = torch.fx.node.map_arg(node.args, values.__getitem__)
     kwargs = torch.fx.node.map_arg(node.kwargs, values.__getitem__)
-    lowering = LOWERINGS.get(node.target)
-    if lowering is None:
+    if node.target not in LOWERINGS:
         if str(node.target).startswith("aten.sym_size"):
             return args[0].shape[args[1]]
         if str(node.target).startswith("aten.sym_numel"):
@@ -951,7 +953,7 @@ def _called(node: Node, values: dict[Node, Any]) -> Any:
         if not seen.is_contiguous() or seen.storage_offset():
             raise Refused(node, "of a tensor that is not packed")
     try:
-        return lowering(*args, **kwargs)
+        return lowered(node.target, *args, **kwargs)
     except (OutOfMemoryError, DeviceLostError):
         raise
     except (DmlError, Unsupported, AttributeError, TypeError) as error:

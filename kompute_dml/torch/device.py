@@ -28,7 +28,7 @@ from .decompositions import decompositions, references
 from .module import Module
 from .patches import Guard
 from .rows.random import drawn_from
-from .table import LOWERINGS
+from .table import LOWERINGS, lowered
 from .types import Unsupported
 from .values import Value, cast, expanded
 
@@ -42,6 +42,16 @@ def unwrapped(x: torch.Tensor) -> Value:
     """A tensor of the device, or a copy of one of the host, for a lowering."""
     tensor = memory.tensor_of(x) if x.device.type == memory.NAME else memory.upload(x)
     return Value(tensor, x.shape, x.dtype)
+
+
+def _turned(v: Value, x: torch.Tensor) -> Value:
+    """What PyTorch notes of a view instead of computing it: conjugates, and opposites. Copies are
+    where it becomes elements. Other operators get tensors without notes."""
+    if x.device.type != memory.NAME:
+        return v
+    if x.is_conj():
+        v = lowered(aten.conj_physical.default, v)
+    return lowered(aten.neg.default, v) if x.is_neg() else v
 
 
 def wrapped(v: Value, inputs: Sequence[Allocation] = ()) -> torch.Tensor:
@@ -126,7 +136,7 @@ def run(op: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     a, k = pytree.tree_unflatten(leaves, spec)
     try:
         with drawn_from(kwargs.get("generator")):
-            result = LOWERINGS[op](*a, **k)
+            result = lowered(op, *a, **k)
     except TypeError as error:
         raise Unsupported(f"arguments: {error}") from error
     if isinstance(result, Value):
@@ -317,9 +327,10 @@ def _to_copy(x: torch.Tensor, *, dtype: torch.dtype | None = None,
 
 def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False
                ) -> torch.Tensor:
+    v = _turned(unwrapped(source), source)
     if target.device.type == memory.NAME:
-        return write(target, unwrapped(source))
-    target.copy_(memory.to_host(source).to(target.dtype))
+        return write(target, _turned(cast(v, target.dtype), target))
+    target.copy_(memory.download(v.data, v.shape, v.dtype).to(target.dtype))
     return target
 
 
@@ -331,7 +342,7 @@ def _copy_from_and_resize(source: torch.Tensor, target: torch.Tensor) -> torch.T
 
 def _clone(x: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
     y = torch.empty_like(x, memory_format=memory_format or torch.preserve_format)
-    return write(y, unwrapped(x))
+    return write(y, _turned(unwrapped(x), x))
 
 
 def _item(x: torch.Tensor) -> Any:
@@ -416,7 +427,8 @@ _OWN: dict[str, Callable[..., Any]] = {
     "_amp_foreach_non_finite_check_and_unscale_": _unscale,
 }
 _VIEWS = ("as_strided", "view", "_reshape_alias", "unfold", "set_.source_Storage_storage_offset",
-          "set_.source_Tensor", "set_.source_Storage", "set_", "view.dtype")
+          "set_.source_Tensor", "set_.source_Storage", "set_", "view.dtype", "view_as_real",
+          "view_as_complex")
 
 
 def register() -> tuple[object, ...]:
@@ -430,15 +442,17 @@ def register() -> tuple[object, ...]:
     library = torch.library.Library("aten", "IMPL")
     for name, function in _OWN.items():
         library.impl(name, memory.raises_as_torch(function), "PrivateUse1")
+    for notes in ("Conjugate", "Negative"):  # else what is written goes to a copy without notes
+        library.impl("_copy_from", torch.library.fallthrough_kernel, notes)
     host = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
     for name in _VIEWS:
         packet, _, overload = name.partition(".")
         op = getattr(getattr(aten, packet), overload or "default")
         library.impl(name, functools.partial(_redispatched, op, host), "PrivateUse1")
-    lowered = [op for op in LOWERINGS
+    entered = [op for op in LOWERINGS
                if isinstance(op, torch._ops.OpOverload) and op.namespace == "aten"]
-    for function, ops in ((dispatch, lowered),
-                          (_change_list, filter(None, map(_list_in_place, lowered)))):
+    for function, ops in ((dispatch, entered),
+                          (_change_list, filter(None, map(_list_in_place, entered)))):
         for op in ops:
             if _composed(op):  # before what PyTorch composes of others
                 library.impl(op.name().split("::")[1], functools.partial(function, op),

@@ -233,6 +233,8 @@ def download(t: Tensor | None, shape: Sequence[int], dtype: torch.dtype) -> torc
     values = np.ascontiguousarray(t.numpy()).reshape(-1)
     if dtype == torch.bool:
         return torch.from_numpy(values.view(np.uint8) != 0).reshape(tuple(shape))
+    if dtype.is_complex:
+        return torch.from_numpy(values.view(np.complex64)).reshape(tuple(shape))
     if dtype == torch.bfloat16:
         return torch.from_numpy(values.view(np.int16)).view(dtype).reshape(tuple(shape))
     return torch.from_numpy(values).reshape(tuple(shape))

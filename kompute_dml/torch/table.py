@@ -17,6 +17,8 @@ Lowering = Callable[..., Any]  # of an operator's own arguments
 _F = TypeVar("_F", bound=Lowering)
 LOWERINGS: dict[object, Lowering] = {}
 """By overload."""
+COMPLEX: dict[object, Lowering] = {}
+"""By overload: those that take or give complex numbers, which others would take for integers."""
 
 
 def overload(name: str) -> object:
@@ -28,16 +30,39 @@ def overload(name: str) -> object:
     return getattr(operator, variant or "default", None)
 
 
-def lowers(*names: str) -> Callable[[_F], _F]:
-    """Enter a lowering of these overloads."""
+def lowers(*names: str, takes_complex: bool = False) -> Callable[[_F], _F]:
+    """Enter a lowering of these overloads, of complex numbers if the operator has another one of
+    real numbers."""
     def enter(function: _F) -> _F:
-        for name in names:
-            target = overload(name)
-            if target is not None:
+        for target in filter(None, map(overload, names)):
+            if takes_complex:
+                COMPLEX[target] = function
+                LOWERINGS.setdefault(target, function)
+            else:
                 LOWERINGS[target] = function
         return function
 
     return enter
+
+
+def lowered(target: object, *args: Any, **kwargs: Any) -> Any:
+    """Apply the lowering of an overload. Raises Unsupported where complex numbers come, or would
+    come out, and it knows none."""
+    lowering = COMPLEX.get(target)
+    if lowering is None or not _has_complex((args, kwargs)):
+        lowering = LOWERINGS[target]
+        if target not in COMPLEX and _has_complex((args, kwargs)):
+            raise Unsupported("complex numbers")
+    return lowering(*args, **kwargs)
+
+
+def _has_complex(tree: Any) -> bool:
+    if isinstance(tree, (tuple, list)):
+        return any(map(_has_complex, tree))
+    if isinstance(tree, dict):
+        return any(map(_has_complex, tree.values()))
+    dtype = tree if isinstance(tree, torch.dtype) else getattr(tree, "dtype", None)
+    return isinstance(tree, complex) or (isinstance(dtype, torch.dtype) and dtype.is_complex)
 
 
 def call(name: str, *args: Any, **kwargs: Any) -> Any:
@@ -45,4 +70,4 @@ def call(name: str, *args: Any, **kwargs: Any) -> Any:
     target = overload(name)
     if target not in LOWERINGS:
         raise Unsupported(f"no lowering of {name}")
-    return LOWERINGS[target](*args, **kwargs)
+    return lowered(target, *args, **kwargs)

@@ -39,6 +39,7 @@ SPECS = {
         ("int64", "int64", 0), ("int32", "int32", 0), ("int16", "int16", 0), ("int8", "int8", 0),
         ("uint64", "uint64", 1), ("uint32", "uint32", 1), ("uint16", "uint16", 1),
         ("uint8", "uint8", 1),
+        ("complex64", "uint64", 5),  # pairs of FLOAT32: ``rows/complex.py``
     )
 }
 _DATA_TYPES = {dtype: DataType.of(spec.stored) for dtype, spec in SPECS.items()}

@@ -82,7 +82,11 @@ def empty(shape: Sizes, dtype: torch.dtype) -> Value:
 
 def full(shape: Sizes, number: Number, dtype: torch.dtype) -> Value:
     """One element that is read as often as needed."""
-    if isinstance(number, complex) or not isinstance(number, (bool, int, float)):
+    if dtype.is_complex and isinstance(number, (bool, int, float, complex)):
+        spec(dtype)
+        number, stored = int(np.complex64(number).view(np.uint64)), torch.uint64
+        return Value(full(shape, number, stored).data, shape, dtype)
+    if not isinstance(number, (bool, int, float)):
         raise Unsupported(f"elements of {type(number).__name__}")
     if not math.prod(shape):
         spec(dtype)
@@ -187,6 +191,29 @@ def low_bits(t: Tensor, wanted: DataType) -> Tensor:
     return type(t)(t.device, t.allocation, t.byte_offset, desc)
 
 
+def pairs(x: Value) -> Value:
+    """A view of complex numbers: their real and imaginary parts in a new last dimension."""
+    shape = (*x.shape, 2)
+    if x.data is None:
+        return empty(shape, F32)
+    t = x.data
+    strides = [2 * s for s in t.desc.strides] if x.ndim else []
+    return Value(_seen(t, DataType.FLOAT32, shape, (*strides, 1)), shape, F32)
+
+
+def paired(t: Tensor, shape: Sizes) -> Value:
+    """Packed real and imaginary parts as complex numbers of these sizes."""
+    strides = [math.prod(shape[i + 1:]) for i in range(len(shape))]
+    seen = _seen(t, DataType.UINT64, shape or (1,), strides or (1,))
+    return Value(seen, shape, torch.complex64)
+
+
+def _seen(t: Tensor, data_type: DataType, sizes: Sizes, strides: Sizes) -> Tensor:
+    desc = TensorDesc(data_type, tuple(sizes), tuple(strides),
+                      guaranteed_base_offset_alignment=t.desc.guaranteed_base_offset_alignment)
+    return type(t)(t.device, t.allocation, t.byte_offset, desc)
+
+
 _SIGNED = {8: I32, 16: I32, 32: I32, 64: I64}
 
 
@@ -197,6 +224,16 @@ def cast(x: Value, dtype: torch.dtype) -> Value:
     spec(dtype)
     if x.data is None:
         return empty(x.shape, dtype)
+    if dtype.is_complex:
+        real = resized(cast(x, F32), (*x.shape, 1))
+        return paired(dml.join([real.elements, full(real.shape, 0.0, F32).elements], axis=x.ndim),
+                      x.shape)
+    if x.dtype.is_complex:
+        parts = [window(pairs(x), -1, i, i + 1) for i in (0, 1)]
+        if dtype != BOOL:
+            return cast(resized(parts[0], x.shape), dtype)
+        either = dml.logical_or(*(cast(part, BOOL).elements for part in parts))
+        return value(either, x.shape, BOOL)
     if x.dtype == torch.bfloat16:
         return cast(_from_bfloat16(x), dtype)
     if dtype == torch.bfloat16:
@@ -279,6 +316,8 @@ def result_type(*operands: Operand) -> torch.dtype:
 
 
 def number_type(number: object) -> torch.dtype:
+    if isinstance(number, complex):
+        return torch.complex64
     if isinstance(number, bool):
         return BOOL
     if isinstance(number, int):
@@ -356,5 +395,6 @@ def dimensions(x: Value, dims: int | Sizes | None) -> list[int]:
 __all__ = ["BOOL", "F32", "I32", "I64", "Number", "Operand", "Sizes", "Unsupported", "Value",
            "as_value", "broadcast", "broadcast_shapes", "cast", "constant", "data_type",
            "dimensions", "elementwise", "empty", "expanded", "floating", "full", "is_integer",
-           "low_bits", "moved_from_last", "moved_last", "operand", "packed", "permuted", "resized",
+           "low_bits", "moved_from_last", "moved_last", "operand", "packed", "paired", "pairs",
+           "permuted", "resized",
            "result_type", "rounded_once", "spec", "value", "window"]

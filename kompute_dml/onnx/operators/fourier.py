@@ -88,7 +88,7 @@ def transform(builder: Builder, x: Array, length: int, inverse: bool, one_sided:
     x = x.view((rows, count, parts), x.strides)
     kept = length // 2 + 1 if one_sided and not inverse else length
     if length <= _SHORT:
-        matrix = _matrix(length, count, kept, parts, inverse, back)
+        matrix = matrix_of(length, count, kept, parts, inverse, back)
         y = _product(builder, x, matrix, 1 if back else 2)
     else:
         x = _complex(builder, x)
@@ -107,18 +107,18 @@ def _weights(count: int, length: int) -> np.ndarray:
     return np.where((k == 0) | (2 * k == length), 1, 2)
 
 
-def _roots(a: int, b: int, n: int, inverse: bool) -> np.ndarray:
+def roots_of(a: int, b: int, n: int, inverse: bool) -> np.ndarray:
     """exp(-2 pi i j k / n) for j < a and k < b."""
     turns = np.outer(np.arange(a), np.arange(b)) % n / n
     return np.asarray(np.exp((2j if inverse else -2j) * np.pi * turns))
 
 
-def _matrix(
+def matrix_of(
     length: int, count: int, kept: int, parts: int, inverse: bool, back: bool
 ) -> np.ndarray:
     """From ``count`` numbers, which zeros follow, to the ``kept`` first ones of the transform, or
     to the real ones that half a spectrum goes ``back`` to."""
-    roots = _roots(count, kept, length, inverse) / (length if inverse else 1)
+    roots = roots_of(count, kept, length, inverse) / (length if inverse else 1)
     if back:
         roots = roots * _weights(count, length)[:, None]
     rows = [np.stack([w.real] if back else [w.real, w.imag], -1)
@@ -137,8 +137,8 @@ def _long(builder: Builder, x: Array, inverse: bool) -> Array:
     """The whole transform of complex numbers, without the inverse's factor."""
     rows, n, _ = x.shape
     if n <= _SHORT:
-        return _product(builder, x, _matrix(n, n, n, 2, False, False) if not inverse
-                        else _matrix(n, n, n, 2, True, False) * n)
+        return _product(builder, x, matrix_of(n, n, n, 2, False, False) if not inverse
+                        else matrix_of(n, n, n, 2, True, False) * n)
     a = max(d for d in range(1, _SHORT + 1) if n % d == 0)
     if a == 1:
         return _chirp(builder, x, inverse)
@@ -146,7 +146,7 @@ def _long(builder: Builder, x: Array, inverse: bool) -> Array:
     # Element b j + k of what is read, and k + a j of what is made.
     x = builder.reshape(x, (rows, a, b, 2)).transpose((0, 2, 1, 3))
     x = _long(builder, builder.reshape(x, (rows * b, a, 2)), inverse)
-    x = _times(builder, builder.reshape(x, (rows, b, a, 2)), _roots(b, a, n, inverse))
+    x = _times(builder, builder.reshape(x, (rows, b, a, 2)), roots_of(b, a, n, inverse))
     x = builder.reshape(x.transpose((0, 2, 1, 3)), (rows * a, b, 2))
     y = builder.reshape(_long(builder, x, inverse), (rows, a, b, 2))
     return builder.reshape(y.transpose((0, 2, 1, 3)), (rows, n, 2))

@@ -2,6 +2,7 @@
 
 from . import (  # noqa: F401
     bessel,
+    complex,
     composed,
     convolution,
     distances,
