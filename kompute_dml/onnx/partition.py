@@ -19,18 +19,20 @@ def regions(nodes: Sequence[OnnxNode], claimed: Callable[[OnnxNode], bool]) -> l
     ]
     group = list(range(len(nodes)))
     members = {i: [i] for i in group}
+    first, last = group[:], group[:]
+    """Of each group, its first and last node."""
     after: dict[int, set[int]] = {i: set() for i in group}
+    """Nodes of other groups that read what a group makes."""
     for maker, user in edges:
         after[maker].add(user)
 
     def path_around(start: int, end: int) -> bool:
         """Whether a path with other nodes leads from ``start`` to ``end``."""
-        last = members[end][-1]
         seen: set[int] = set()
         stack = [g for g in {group[n] for n in after[start]} if g not in (start, end)]
         while stack:
             g = stack.pop()
-            if g in seen or members[g][0] > last:
+            if g in seen or first[g] > last[end]:
                 continue
             seen.add(g)
             following = {group[n] for n in after[g]}
@@ -47,10 +49,11 @@ def regions(nodes: Sequence[OnnxNode], claimed: Callable[[OnnxNode], bool]) -> l
             continue
         for n in members[b]:
             group[n] = a
-        members[a] = sorted(members[a] + members.pop(b))
-        after[a] |= after.pop(b)
+        members[a] += members.pop(b)
+        first[a], last[a] = min(first[a], first[b]), max(last[a], last[b])
+        after[a] = {n for n in after[a] | after.pop(b) if group[n] != a}
     return [
-        [nodes[n] for n in inside]
+        [nodes[n] for n in sorted(inside)]
         for inside in members.values() if claimed(nodes[inside[0]])
     ]
 
