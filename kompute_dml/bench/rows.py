@@ -232,8 +232,7 @@ def run_case(
         output = case.dispatch()
 
     def timed(loop: Loop) -> Timings:
-        timings = measure(device, dispatch, loop)
-        return dataclasses.replace(timings, gpu=None) if case.on_host else timings
+        return measure(device, dispatch, loop, on_host=case.on_host)
 
     if loop is None:
         once = timed(Loop(iterations=3))

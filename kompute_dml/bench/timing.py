@@ -97,9 +97,12 @@ def measure(
     dispatch: Callable[[], object],
     loop: Loop = ONCE,
     bind: Callable[[], object] = lambda: None,
+    *,
+    on_host: bool = False,
 ) -> Timings:
-    """Time ``dispatch``, which records one dispatch. ``bind`` runs before each sample, untimed."""
-    gpu_clock = has_gpu_clock(device)
+    """Time ``dispatch``, which records one dispatch. ``bind`` runs before each sample, untimed.
+    ``on_host``: take no device timestamps, for which the host makes each command buffer anew."""
+    gpu_clock = not on_host and has_gpu_clock(device)
 
     def work() -> None:
         for _ in range(loop.repeat):

@@ -101,6 +101,18 @@ def test_repeats_fill_a_sample(ms, count):
     assert repeats(ms, 2.0, 50) == count
 
 
+def test_what_the_host_does_takes_no_device_timestamps():
+    class Host:
+        def synchronize(self):
+            pass
+
+        def elapsed(self, work):
+            raise AssertionError("timestamps are taken")
+
+    timings = measure(Host(), lambda: None, Loop(iterations=2), on_host=True)
+    assert timings.gpu is None and timings.cpu.hot.count
+
+
 def test_without_device_timestamps():
     class Blind:
         def synchronize(self):
