@@ -14,7 +14,7 @@ import functools
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,14 +24,16 @@ from kompute_dml.bench import sessions
 from kompute_dml.device import Device
 from kompute_dml.graph import builder, planner
 from kompute_dml.onnx import region
-from kompute_dml.onnxruntime import graph, kernel, provider
+from kompute_dml.onnxruntime import graph, in_file, kernel, provider
 
 PHASES: dict[str, tuple[tuple[object, str], ...]] = {
+    "weights' places in the file": ((in_file, "model_of"),),
     "reading the graph": ((graph.GraphReader, "__init__"),),
     "fusing nodes": ((provider, "fuse"), (kernel, "fuse")),
     "placing": ((provider, "place"), (region.placement, "within"),
                 (provider.Provider, "_refusals")),
     "uploading constants": ((region.Region, "_upload_constants"),),
+    "waiting for the uploads": ((region.Constants, "finish"),),
     "adding operators": ((region.Region, "_emit"),),
     "passes": ((planner, "fuse"),),
     "compiling operators": ((planner.Planner, "step_of"), (planner.Planner, "_run_once")),
@@ -47,9 +49,11 @@ _OTHERS = "ONNX Runtime"
 class Clock:
     """The time of each phase, wall and processor, in seconds."""
 
-    def __init__(self) -> None:
-        self.took = {name: [0.0, 0.0] for name in (*PHASES, _OTHERS)}
-        self._phases = [_OTHERS]
+    def __init__(self, names: Iterable[str], others: str) -> None:
+        """``others`` is the phase of what belongs to no other."""
+        self.took = {name: [0.0, 0.0] for name in names}
+        self.phases = [others]
+        """Those that have begun, the innermost last."""
         self._last = self._now()
 
     @staticmethod
@@ -60,21 +64,21 @@ class Clock:
         """Count the time since the last turn for the innermost phase."""
         now = self._now()
         for i, (end, begin) in enumerate(zip(now, self._last)):
-            self.took[self._phases[-1]][i] += end - begin
+            self.took[self.phases[-1]][i] += end - begin
         self._last = now
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         self.turn()
-        self._phases.append(name)
+        self.phases.append(name)
         try:
             yield
         finally:
             self.turn()
-            self._phases.pop()
+            self.phases.pop()
 
 
-_clock = Clock()
+_clock = Clock((*PHASES, _OTHERS), _OTHERS)
 
 
 def _timed(name: str, owner: object, function: str) -> None:
@@ -103,7 +107,7 @@ def main() -> None:
         times = []
         for _ in range(1 + asked.sessions):
             gc.collect()
-            _clock = Clock()
+            _clock = Clock((*PHASES, _OTHERS), _OTHERS)
             session = opened(path)
             _clock.turn()
             times.append(_clock.took)

@@ -18,6 +18,7 @@ from ..compiler import CompiledOperator
 from ..layout import Ints
 from ..operators.base import OperatorDesc
 from ..runtime.pipelines import Shader
+from ..runtime.uploads import Uploads
 from .array import Array
 from .builder import Builder
 from .memory import Storage
@@ -76,7 +77,7 @@ class Survey(Builder):
         self.shaders.update(compiled.pipelines())
         return compiled
 
-    def constant(self, values: np.ndarray) -> Array:
+    def constant(self, values: np.ndarray, uploads: Uploads | None = None) -> Array:
         array = self.new(values.shape, values.dtype)
         if array.storage is not None:
             self._hold(array.storage, values, None)

@@ -29,6 +29,7 @@ from ..layout import (
 from ..operators import base
 from ..operators.base import OperatorDesc
 from ..runtime.heap import Allocation
+from ..runtime.uploads import Uploads
 from ..runtime.windows import SIZE as WINDOW
 from ..sizes import SizeTrace, is_open
 from .array import BOOL, Array, device_type
@@ -146,11 +147,11 @@ class Builder(Planner):
         return (dtype in (np.float16, np.float32) and not target.traits.is_cpu
                 and of_lines is not None)
 
-    def constant(self, values: np.ndarray) -> Array:
-        """An array with these values, which are uploaded now."""
+    def constant(self, values: np.ndarray, uploads: Uploads | None = None) -> Array:
+        """An array with these values, which are uploaded now, or with other ``uploads``."""
         array = self.new(values.shape, values.dtype)
         if array.storage is not None and not self._trial:
-            self._hold(array.storage, values, upload(self.device, values))
+            self._hold(array.storage, values, upload(self.device, values, uploads))
         return replace(array, host=values)
 
     def state(self, owner: object, shape: Sequence[int], begin: Callable[[], np.ndarray]) -> Array:
@@ -387,9 +388,14 @@ def _grouped(descs: Mapping[str, object]) -> dict[str, Any]:
     return result
 
 
-def upload(device: Device, values: np.ndarray) -> Allocation:
-    """A new allocation that holds ``values``."""
-    return device.tensor(values.view(np.uint8) if values.dtype == BOOL else values).allocation
+def upload(device: Device, values: np.ndarray, uploads: Uploads | None = None) -> Allocation:
+    """A new allocation that holds ``values``, or will with other ``uploads``."""
+    values = values.view(np.uint8) if values.dtype == BOOL else values
+    if uploads is None or device_type(values.dtype).bits < 8:
+        return device.tensor(values).allocation
+    allocation = device.allocate(values.nbytes, True)  # what is locked takes no keywords
+    uploads.add(np.ascontiguousarray(values).reshape(-1).view(np.uint8), allocation)
+    return allocation
 
 
 def supported(device: Device, operator: str, tensor: str) -> Any:

@@ -30,6 +30,7 @@ from ..layout import Ints, packed_strides
 from ..operators.matrix_multiply.bfloat16 import VECTOR, WidenDesc
 from ..runtime.heap import DEDICATED
 from ..runtime.pipelines import Shader
+from ..runtime.uploads import Uploads
 from ..runtime.windows import SIZE as WINDOW
 from ..sizes import Shaped, SizeTrace, any_open, settled
 from . import mapping, placement, shapes
@@ -72,6 +73,18 @@ class Constants:
         """The same of upper halves."""
         self._stacks: dict[tuple[Any, ...], tuple[Sequence[np.ndarray], Array]] = {}
         """Stacks by the memory of their members."""
+        self._uploads: Uploads | None = None
+
+    def uploads(self, device: Device) -> Uploads:
+        """What copies them to the device while their region is planned."""
+        if self._uploads is None:
+            self._uploads = Uploads(device.runtime.transfer)
+        return self._uploads
+
+    def finish(self) -> None:
+        """Wait until the copies are recorded. The values need not stay."""
+        if self._uploads is not None:
+            self._uploads.finish()
 
     def uploaded(self, builder: Builder, wanted: Sequence[np.ndarray]) -> list[Array]:
         """Constants on the device, uploaded once for the same memory, small ones together."""
@@ -84,9 +97,11 @@ class Constants:
         if len(small) > 1:
             for key, array in zip(small, builder.constants([*small.values()])):
                 self._arrays[key] = small[key], array
+        uploads = self.uploads(builder.device)
         for key, x in new.items():
             if key not in self._arrays:
-                self._arrays[key] = x, builder.constant(x)
+                self._arrays[key] = x, builder.constant(x, uploads)
+        uploads.begin()
         return [self._arrays[key][1] for key in keys]
 
     def stacked(self, builder: Builder, members: Sequence[np.ndarray]) -> Array:
@@ -102,7 +117,8 @@ class Constants:
         key = x.ctypes.data, x.shape
         if key not in self._halves:
             halves = np.ascontiguousarray(x).view(np.uint16)[..., 1::2]
-            self._halves[key] = x, builder.constant(np.ascontiguousarray(halves))
+            self._halves[key] = x, builder.constant(
+                np.ascontiguousarray(halves), self.uploads(builder.device))
         return self._halves[key][1]
 
 
@@ -149,8 +165,6 @@ class Region:
         self._halves: dict[OnnxValue, Array] = {}
         """The upper halves of weights that have no lower ones."""
         shared = shared or Constants()
-        self._upload_constants(shared)
-        self._runs = split(nodes, self._placement.rows, self._placement.host)
         self._prepared = shared.prepared
         self._plans: OrderedDict[Any, RecordedPlan] = OrderedDict()
         self._open = OpenPlans()
@@ -167,7 +181,12 @@ class Region:
         """The shaders of all plans. Their pipelines go with the last region that uses them."""
         weakref.finalize(
             self, device.runtime.pipelines.left.append, self._shaders).atexit = False
-        self._plan_ahead()
+        try:
+            self._upload_constants(shared)
+            self._runs = split(nodes, self._placement.rows, self._placement.host)
+            self._plan_ahead()
+        finally:
+            shared.finish()
 
     @property
     def label(self) -> str:

@@ -6,9 +6,12 @@ any dispatch. If the host can access the heap itself, it copies.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,9 +20,6 @@ from .heap import ALIGNMENT, Allocation, Block
 from .kp_engine import HostBuffer
 from .pipelines import Pipelines
 from .recorder import Batch, Recorder
-
-if TYPE_CHECKING:
-    pass
 
 _SMALL = 64 << 10
 _LARGE = 8 << 20
@@ -36,7 +36,7 @@ _WORTH_THREADS = 4 << 20
 ONNX Runtime's."""
 
 
-class _Slot:
+class HostSlot:
     """A host buffer, and the batch that used it last."""
 
     def __init__(self, host: HostBuffer) -> None:
@@ -52,6 +52,16 @@ class _Slot:
         return batch is None or batch.done
 
 
+class Part(NamedTuple):
+    """Bytes of an upload, and where they lie in a slot."""
+
+    data: np.ndarray
+    at: int
+    to: Allocation
+    offset: int
+    """Bytes before them in ``to``."""
+
+
 class Transfer:
     """Copies bytes to and from allocations. Callers hold the device's lock."""
 
@@ -65,15 +75,15 @@ class Transfer:
             {"count": 1, "in_strides": 1, "out_strides": 1})
         fields = self._variant.push_fields
         self._words = [fields[name][0] for name in ("in_offset", "out_offset", "sizes")]
-        self._uploads: list[_Slot] = []
+        self._uploads: list[HostSlot] = []
         self._waits = 0
         """For a slot to upload."""
-        self._downloads: dict[int, list[_Slot]] = {}
+        self._downloads: dict[int, list[HostSlot]] = {}
         self._pool: ThreadPoolExecutor | None = None
         self.moves = 0
         """Uploads and downloads so far."""
 
-    def _move(self, target: np.ndarray, source: np.ndarray) -> None:
+    def move(self, target: np.ndarray, source: np.ndarray) -> None:
         """Copy bytes on the host. The caller copies its part, and those that no thread has begun
         by then."""
         nbytes = source.nbytes
@@ -99,6 +109,46 @@ class Transfer:
         finally:
             wait([copy for copy in copies if not copy.cancelled()])  # also after an interrupt
 
+    @property
+    def lock(self) -> threading.RLock:
+        """The device's."""
+        return self._recorder.lock
+
+    @property
+    def reaches_storage(self) -> bool:
+        """Whether the host writes to the device's memory itself."""
+        return self._engine.host_writes_storage
+
+    @contextlib.contextmanager
+    def slots_apart(self) -> Iterator[list[HostSlot]]:
+        """Slots that no other upload uses meanwhile, for a thread that does not hold the lock."""
+        with self.lock:
+            slots, self._uploads = self._uploads[:_SLOTS], self._uploads[_SLOTS:]
+            slots += [HostSlot(self._engine.upload_buffer(_LARGE))
+                      for _ in range(_SLOTS - len(slots))]
+        try:
+            yield slots
+        finally:
+            with self.lock:
+                for slot in slots:
+                    slot.filled = slot.allocation.nbytes  # until the device is done with it
+                self._uploads[:0] = slots
+
+    def wait_for(self, slot: HostSlot) -> None:
+        """Wait until the device is done with a slot."""
+        with self.lock:
+            if slot.allocation.last_use is not None:
+                self._recorder.finish(slot.allocation.last_use)
+
+    def send(self, slot: HostSlot, parts: Sequence[Part]) -> None:
+        """Submit the copies of a slot's parts."""
+        with self.lock:
+            for part in parts:
+                self.moves += not part.offset
+                self._copy(slot.allocation, part.at // 4, part.to,
+                           (part.to.offset + part.offset) // 4, (part.data.nbytes + 3) // 4)
+            self._recorder.flush()
+
     def upload(self, data: np.ndarray, to: Allocation, offset: int) -> None:
         """Record a copy of ``data`` (uint8, contiguous) to ``to`` at a multiple of 4 bytes.
 
@@ -121,7 +171,7 @@ class Transfer:
             words = (n + 3) // 4
             if n % 4:
                 slot.host.words[begin // 4 + words - 1] = 0
-            self._move(slot.host.bytes[begin : begin + n], data[done : done + n])
+            self.move(slot.host.bytes[begin : begin + n], data[done : done + n])
             # Before the copy, because an interrupted call may have recorded it.
             slot.filled = (begin + n + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
             self._copy(slot.allocation, begin // 4, to, (to.offset + offset + done) // 4, words)
@@ -141,7 +191,7 @@ class Transfer:
             result[:] = self._idle(source).bytes[begin : begin + nbytes]
             return result
         size = _SMALL if nbytes <= _SMALL else _LARGE_DOWNLOAD
-        under_way: list[tuple[Batch, _Slot, int, int]] = []
+        under_way: list[tuple[Batch, HostSlot, int, int]] = []
         for turn, begin in enumerate(range(0, nbytes, size)):
             if len(under_way) == 2:
                 self._collect(result, *under_way.pop(0))
@@ -163,12 +213,12 @@ class Transfer:
         return HostBuffer(allocation.block.buffer)
 
     def _collect(
-        self, result: np.ndarray, batch: Batch, slot: _Slot, begin: int, nbytes: int
+        self, result: np.ndarray, batch: Batch, slot: HostSlot, begin: int, nbytes: int
     ) -> None:
         self._recorder.finish(batch)
-        self._move(result[begin : begin + nbytes], slot.host.bytes[:nbytes])
+        self.move(result[begin : begin + nbytes], slot.host.bytes[:nbytes])
 
-    def _upload_slot(self, wanted: int) -> _Slot:
+    def _upload_slot(self, wanted: int) -> HostSlot:
         """A slot with room: the current one, a new one, or the least recently used one."""
         if self._uploads:
             slot = self._uploads[-1]
@@ -178,7 +228,7 @@ class Transfer:
                 return slot
         if not self._uploads or (
                 len(self._uploads) < _SLOTS and self._waits >= _PATIENCE):
-            slot = _Slot(self._engine.upload_buffer(_LARGE))
+            slot = HostSlot(self._engine.upload_buffer(_LARGE))
         else:
             self._waits += 1
             slot = self._uploads[0]
@@ -189,10 +239,10 @@ class Transfer:
         self._uploads.append(slot)
         return slot
 
-    def _download_slot(self, size: int, turn: int) -> _Slot:
+    def _download_slot(self, size: int, turn: int) -> HostSlot:
         slots = self._downloads.setdefault(size, [])
         if turn == len(slots):
-            slots.append(_Slot(self._engine.readback_buffer(size)))
+            slots.append(HostSlot(self._engine.readback_buffer(size)))
         return slots[turn]
 
     def copy(

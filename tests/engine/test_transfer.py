@@ -79,7 +79,7 @@ def test_more_uploads_than_the_ring_holds(own: dml.Device, rng: np.random.Genera
 def test_a_second_slot_comes_after_some_waits(
     own: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer._Slot, "idle", False)  # as beside a slow device
+    monkeypatch.setattr(transfer.HostSlot, "idle", False)  # as beside a slow device
     ring = own.runtime.transfer
     for slots, parts in ((1, 1 + transfer._PATIENCE), (2, 2)):
         data = np.arange(parts * transfer._LARGE // 4, dtype=np.int32)
@@ -228,6 +228,6 @@ def test_the_caller_copies_what_no_thread_has_begun(
     monkeypatch.setattr(own.runtime.transfer, "_pool", pool)
     source = rng.integers(0, 256, transfer._WORTH_THREADS + extra, np.uint8)
     target = np.zeros_like(source)
-    own.runtime.transfer._move(target, source)
+    own.runtime.transfer.move(target, source)
     np.testing.assert_array_equal(target, source)
     assert pool.asked == 3
