@@ -274,17 +274,30 @@ class _Seen(NamedTuple):
     """What it is if it is a constant."""
 
 
+class _Mirrored(NamedTuple):
+    """A parameter of the host that an earlier call had as this argument."""
+
+    argument: int
+    mirror: Mirror
+    count: int
+    """How often the mirror may have been uploaded anew if it is a constant; -1 if it is none."""
+
+
 class _Known(NamedTuple):
     """A run, and the arguments for which it is right."""
 
     ready: _Ready
     outputs: _Outputs
     seen: list[_Seen]
+    mirrored: list[_Mirrored]
+    staged: list[int]
+    form: memory.StagedForm | None
+    """Where those of ``staged`` are uploaded."""
     others: list[tuple[int, Any]]
     """Numbers, and the sizes and types of tensors without elements."""
 
     def places(self, args: Arguments) -> list[Place | None] | None:
-        """Where the arguments lie. None if they are other ones."""
+        """Where the arguments lie, but those that are uploaded. None if they are other ones."""
         for i, described in self.others:
             x = args[i]
             if described != ((tuple(x.shape), x.dtype) if isinstance(x, torch.Tensor) else x):
@@ -305,7 +318,23 @@ class _Known(NamedTuple):
                     x.dtype is not dtype or begin & 15 != shift):
                 return None
             places[i] = held, begin - shift
+        for i, mirror, count in self.mirrored:
+            if mirrors.find(args[i]) is not mirror:
+                return None
+            mirror.refresh(args[i])
+            if count >= 0 and count != mirror.count:
+                return None
+            places[i] = mirror.tensor.allocation, mirror.tensor.byte_offset
+        if self.form is not None and not self.form.fits([args[i] for i in self.staged]):
+            return None
         return places
+
+    def upload(self, args: Arguments, places: list[Place | None]) -> None:
+        """Upload the arguments of the host that come with each call, and say where they lie."""
+        if self.form is not None:
+            copies = self.form.upload([args[i] for i in self.staged])
+            for i, t in zip(self.staged, copies):
+                places[i] = t.allocation, t.byte_offset
 
 
 class _Open:
@@ -599,7 +628,7 @@ class PlannedNodes:
         """The sizes that PyTorch leaves open, if any."""
         self._open: list[_Open] = []
         self._known: _Known | None = None
-        """The last run whose arguments all lie on the device."""
+        """The last run."""
         self.declined = ""
         """Why there is no plan for many sizes, if one was tried."""
 
@@ -607,6 +636,7 @@ class PlannedNodes:
         known = self._known
         if known is not None and (places := known.places(args)) is not None:
             with self._order:
+                known.upload(args, places)
                 return self._run(known.ready, known.outputs, args, places)
         tensors: list[Tensor | None] = []
         key: list[Any] = []
@@ -624,9 +654,10 @@ class PlannedNodes:
     def _staged(self, args: Arguments, tensors: list[Tensor | None], key: Sequence[Any],
                 staged: Sequence[int]) -> list[Any]:
         """Run, after the arguments of the host are uploaded."""
-        copies = self._arguments.upload([memory.host_array(args[i]) for i in staged])
-        for i, tensor in zip(staged, copies):
-            tensors[i] = tensor
+        form = self._arguments.form([args[i] for i in staged]) if staged else None
+        if form is not None:
+            for i, tensor in zip(staged, form.upload([args[i] for i in staged])):
+                tensors[i] = tensor
         ready = self._ready.get(tuple(key))
         if ready is None:
             with self._lock:
@@ -635,28 +666,30 @@ class PlannedNodes:
                 if len(self._ready) > MAX_SIZES:
                     self._ready.pop(next(iter(self._ready)))
         outputs = _Outputs(ready, self.shared_from)
-        self._known = None if staged else self._seen(ready, outputs, args, tensors, key)
+        self._known = self._seen(ready, outputs, args, tensors, key, staged, form)
         return self._run(ready, outputs, args, [
             None if t is None else (t.allocation, t.byte_offset & ~15) for t in tensors])
 
-    def _seen(self, ready: _Ready, outputs: _Outputs, args: Arguments,
-              tensors: Sequence[Tensor | None], key: Sequence[Any]) -> _Known | None:
-        """What to compare the arguments of the next call with. None if one lies on the host."""
-        seen: list[_Seen] = []
-        others: list[tuple[int, Any]] = []
+    def _seen(
+        self, ready: _Ready, outputs: _Outputs, args: Arguments, tensors: Sequence[Tensor | None],
+        key: Sequence[Any], staged: list[int], form: memory.StagedForm | None,
+    ) -> _Known:
+        """What to compare the arguments of the next call with."""
+        known, apart = _Known(ready, outputs, [], [], staged, form, []), {*staged}
         for i, (x, tensor, described) in enumerate(zip(args, tensors, key)):
-            if not self._read[i]:
+            if not self._read[i] or i in apart:
                 continue
+            constant = self.frozen and i in self._constant
             if tensor is None:
-                others.append((i, described))
-            elif x.device.type != memory.NAME:
-                return None
-            else:
-                constant = self.frozen and i in self._constant
-                seen.append(_Seen(
+                known.others.append((i, described))
+            elif x.device.type == memory.NAME:
+                known.seen.append(_Seen(
                     i, x.dtype, x.shape, x.stride(), x.element_size(), tensor.byte_offset & 15,
                     described if constant else None))
-        return _Known(ready, outputs, seen, others)
+            else:
+                mirror = mirrors.take(x)
+                known.mirrored.append(_Mirrored(i, mirror, mirror.count if constant else -1))
+        return known
 
     def _argument(self, i: int, x: object) -> tuple[Any, Tensor | None]:
         """What a plan depends on, and where the elements are."""
@@ -839,8 +872,8 @@ class PlannedNodes:
         if ready.plan is not None:
             inputs: list[Any] = [places[i] for i in ready.bound]
             if outputs.states:
-                words = [random.new_state() for _ in outputs.states]
-                for at, t in zip(outputs.states, self._states.upload(words)):
+                words = [torch.from_numpy(random.new_state()) for _ in outputs.states]
+                for at, t in zip(outputs.states, self._states.form(words).upload(words)):
                     inputs[at] = t.allocation, t.byte_offset
             with ready.plan.device.runtime.lock:
                 bound = outputs.places(places)

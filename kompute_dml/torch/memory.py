@@ -25,7 +25,6 @@ import torch
 
 from ..desc import TensorDesc
 from ..device import Device, default_device
-from ..dtypes import DataType
 from ..errors import DmlError, OutOfMemoryError
 from ..runtime.heap import Allocation
 from ..tensors import Tensor
@@ -188,42 +187,73 @@ def upload(x: torch.Tensor) -> Tensor | None:
 
 
 _FEW, _MOST_FORMS = 1 << 16, 8
-"""The most bytes of an array that is uploaded with others, and the most places of a staging."""
+"""The most bytes of a tensor that is uploaded with others, and the most places of a staging."""
+
+
+class StagedForm:
+    """Where tensors of the host of these sizes and types are uploaded. The small ones are one
+    transfer, and lie where they lay in the call before: recordings know places."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        """For tensors like these, which have elements."""
+        self._forms = [(x.dtype, x.shape) for x in tensors]
+        self._device = device()
+        nbytes = [x.numel() * types.spec(x.dtype).itemsize for x in tensors]
+        few = [i for i, n in enumerate(nbytes) if n <= _FEW]
+        begins = [0, *itertools.accumulate((nbytes[i] + 15) & ~15 for i in few)]
+        words = torch.zeros(begins[-1], dtype=torch.uint8)
+        self._words: np.ndarray = words.numpy()
+        self._views = [words[at:at + nbytes[i]].view(tensors[i].dtype).view(tensors[i].shape)
+                       for at, i in zip(begins, few)]
+        """The elements of each small tensor in ``words``."""
+        self._few = few if len(few) < len(nbytes) else None
+        """Their numbers. None if all are small."""
+        self._large = [i for i, n in enumerate(nbytes) if n > _FEW]
+        self._copies: list[Any] = [None] * len(nbytes)
+        held = self._device.allocate(begins[-1]) if few else None
+        for at, i, view in zip(begins, few, self._views):
+            self._copies[i] = Tensor(self._device, held, at, desc_of(view))
+        self._held = held
+
+    def fits(self, tensors: Sequence[Any]) -> bool:
+        """Whether these are tensors of the host, of the sizes and types."""
+        for x, (dtype, shape) in zip(tensors, self._forms):
+            if not isinstance(x, torch.Tensor) or not x.is_cpu or x.dtype is not dtype or (
+                    x.shape != shape):
+                return False
+        return self._device is device()
+
+    def upload(self, tensors: Sequence[torch.Tensor]) -> list[Tensor]:
+        """The copies. The next call writes over the small ones."""
+        if self._held is not None:
+            few = tensors if self._few is None else [tensors[i] for i in self._few]
+            with torch.no_grad():
+                torch._foreach_copy_(self._views, few)
+            self._device.write(self._held, 0, self._words)
+        if not self._large:
+            return self._copies
+        copies = list(self._copies)
+        for i in self._large:
+            copies[i] = self._device.tensor(host_array(tensors[i]))
+        return copies
 
 
 class Staging:
-    """Copies of arrays of the host that come with each call. The small ones are one transfer, and
-    lie where they lay in the call before: recordings know places. The next call writes over them.
-    """
+    """Copies of tensors of the host that come with each call, by their sizes and types."""
 
     def __init__(self) -> None:
-        self._places: dict[tuple[object, ...], Tensor] = {}
-        """By the device, and the sizes and types of the small arrays."""
+        self._known: dict[tuple[object, ...], StagedForm] = {}
 
-    def upload(self, arrays: Sequence[np.ndarray]) -> list[Tensor]:
-        """The copies of arrays that have elements, as the device stores them."""
-        few = [x for x in arrays if x.nbytes <= _FEW]
-        begins = [0, *itertools.accumulate((x.nbytes + 15) & ~15 for x in few)]
-        if few:
-            words = np.zeros(begins[-1], np.uint8)
-            for begin, x in zip(begins, few):
-                words[begin : begin + x.nbytes] = x.reshape(-1).view(np.uint8)
-            place = self._place((device(), *[(x.shape, x.dtype) for x in few]), words)
-        left = iter(begins)
-        return [Tensor(device(), place, next(left), TensorDesc.packed(
-            DataType.of(x.dtype), x.shape)) if x.nbytes <= _FEW else device().tensor(x)
-            for x in arrays]
-
-    def _place(self, form: tuple[object, ...], words: np.ndarray) -> Allocation:
-        held = self._places.pop(form, None)
-        if held is None:
-            held = device().tensor(words)
-        else:
-            device().write(held.allocation, held.byte_offset, words)
-        self._places[form] = held
-        if len(self._places) > _MOST_FORMS:
-            del self._places[next(iter(self._places))]
-        return held.allocation
+    def form(self, tensors: Sequence[torch.Tensor]) -> StagedForm:
+        """Where such tensors are uploaded."""
+        key = *[(x.dtype, x.shape) for x in tensors],
+        form = self._known.pop(key, None)
+        if form is None or not form.fits(tensors):
+            form = StagedForm(tensors)
+        self._known[key] = form
+        if len(self._known) > _MOST_FORMS:
+            del self._known[next(iter(self._known))]
+        return form
 
 
 def download(t: Tensor | None, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
