@@ -14,7 +14,7 @@ help:
 	@echo "               ARGS='-k clip' runs the tests of one operator only"
 	@echo "make test-all  all tests on both drivers with both states of kp, and under validation"
 	@echo "make validate  the tests under the Khronos validation layer"
-	@echo "make vendor-compilers  compiles for AMD's, Intel's and Apple's GPUs, without them"
+	@echo "make vendor-compilers  compiles for other vendors' GPUs, without them"
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     the benchmarks; ARGS='--help' shows the options"
 	@echo "make docs      the pages as a site, in build/site"

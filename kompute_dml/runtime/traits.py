@@ -42,6 +42,7 @@ class DeviceClass(enum.Enum):
     AMD_RDNA = "AMD RDNA"
     AMD_GCN = "AMD GCN or CDNA"
     INTEL = "Intel"
+    MALI = "Mali"
     MOBILE = "mobile"
     CPU = "CPU"
     UNKNOWN = "unknown"
@@ -56,8 +57,8 @@ _CLASSES = (
                                             "gfx8", "gfx9", "rx 4", "rx 5")),
     (DeviceClass.AMD_RDNA, ("radv", "amd"), ("",)),
     (DeviceClass.INTEL, ("intel",), ("",)),
-    (DeviceClass.MOBILE, ("turnip", "qualcomm", "panvk", "mali", "arm", "v3dv", "powervr",
-                          "imagination"), ("",)),
+    (DeviceClass.MALI, ("panvk", "mali", "arm"), ("",)),
+    (DeviceClass.MOBILE, ("turnip", "qualcomm", "v3dv", "powervr", "imagination"), ("",)),
 )
 """A class, beginnings of its drivers' names, and parts of its devices' names, in small letters. The
 first that fits counts."""

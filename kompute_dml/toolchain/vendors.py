@@ -2,11 +2,13 @@
 
 Mesa's drivers ask the kernel for a GPU. A shim of Mesa's own source answers instead. The drivers
 are the newest that Debian has, and run with the C library that came with them. The shims are built
-from the source of an older version, with `fixes/mesa`. Nothing is installed.
+from the source of an older version, with `fixes/mesa`, and so are the drivers that Debian does not
+have for this processor. Nothing is installed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -30,13 +32,15 @@ _TOOLS = (
     "flex", "bison", "m4", "libpciaccess0", "libpciaccess-dev", "libdrm-radeon1")
 _PYTHON = ("meson==1.7.0", "ninja", "mako", "pyyaml", "packaging")
 _OPTIONS = (
-    "vulkan-drivers=intel,amd,freedreno", "freedreno-kmds=msm", "gallium-drivers=",
-    "tools=drm-shim,intel", "platforms=", "glx=disabled", "egl=disabled", "gbm=disabled",
-    "opengl=false", "gles1=disabled", "gles2=disabled", "llvm=disabled", "video-codecs=",
-    "valgrind=disabled", "libunwind=disabled", "buildtype=release", "intel-rt=disabled",
-    "xmlconfig=disabled", "zstd=disabled", "android-libbacktrace=disabled",
+    "vulkan-drivers=intel,amd,freedreno,panfrost,broadcom", "freedreno-kmds=msm",
+    "gallium-drivers=", "tools=drm-shim,intel", "platforms=", "glx=disabled", "egl=disabled",
+    "gbm=disabled", "opengl=false", "gles1=disabled", "gles2=disabled", "llvm=disabled",
+    "video-codecs=", "valgrind=disabled", "libunwind=disabled", "buildtype=release",
+    "intel-rt=disabled", "xmlconfig=disabled", "zstd=disabled", "android-libbacktrace=disabled",
     "shader-cache=disabled", "mesa-clc=system", "precomp-compiler=system")
-_SHIMS = ("intel", "amdgpu", "freedreno")
+_SHIMS = ("intel", "amdgpu", "freedreno", "panfrost", "v3d")
+_BUILT = ("panfrost", "broadcom")
+"""The drivers that are built, too."""
 _UNUSED = ("mesa_clc", "vtn_bindgen")
 """Programs that Mesa's build looks for, and that no shim needs."""
 
@@ -49,16 +53,17 @@ class VendorDevice:
     shim: str
     driver: str
     """The beginning of the name of its driver's description."""
-    variable: str
-    """The shim's environment variable that names the GPU."""
+    variable: str = ""
+    """The shim's environment variable that names the GPU, if it knows several."""
     number: str = ""
     """What the variable says, if it is not the name."""
 
     def environment(self, folder: Path) -> Mapping[str, str]:
         """What makes it the only Vulkan device of a process."""
         description = folder / f"{self.driver}_icd.json"
+        named = {self.variable: self.number or self.name} if self.variable else {}
         return {
-            **os.environ, self.variable: self.number or self.name,
+            **os.environ, **named,
             "VK_DRIVER_FILES": str(description),
             "VK_ICD_FILENAMES": str(description),  # of older loaders
             "LD_PRELOAD": str(folder / f"lib{self.shim}_noop_drm_shim.so"),
@@ -71,7 +76,9 @@ DEVICES = (
       for name in ("navi31", "gfx1201", "navi21", "vega10")),
     *(VendorDevice(name, "intel", "intel", "INTEL_STUB_GPU_PLATFORM")
       for name in ("bmg", "dg2", "lnl", "tgl")),
-    VendorDevice("a740", "freedreno", "freedreno", "FD_GPU_ID", "740"))
+    VendorDevice("a740", "freedreno", "freedreno", "FD_GPU_ID", "740"),
+    VendorDevice("g610", "panfrost", "panfrost", "PAN_GPU_ID", "a867"),
+    VendorDevice("v3d", "v3d", "broadcom"))
 
 
 def interpreter(folder: Path) -> list[str]:
@@ -86,15 +93,23 @@ def _libraries(root: Path) -> Path:
 
 
 def ready(folder: Path | None = None) -> Path:
-    """The folder of drivers and shims, built at first use: minutes on two cores. Raises
+    """The folder of drivers and shims, built at first use: some ten minutes on two cores. Raises
     ToolchainError where the packages are not to be had."""
     folder = folder or cache_dir("vendors")
-    if not (folder / "ready").is_file():
+    key, mark = _key(), folder / "ready"
+    if not mark.is_file() or mark.read_text() != key:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         _build(folder)
-        (folder / "ready").touch()
+        mark.write_text(key)
     return folder
+
+
+def _key() -> str:
+    """What the folder is built of."""
+    fixes = [patch.text for patch in patches.load(patches.FOLDER / "mesa")]
+    what = (_DRIVERS, _SOURCE, _OPTIONS, _SHIMS, _BUILT, fixes)
+    return hashlib.sha256(repr(what).encode()).hexdigest()
 
 
 def _build(folder: Path) -> None:
@@ -116,12 +131,12 @@ def _build(folder: Path) -> None:
                 re.sub(r"(?m)^prefix=.*$", f"prefix={tools / 'usr'}", path.read_text()))
         source = debian.source("mesa", _SOURCE[1], Path(scratch))
         patches.apply(source, patches.load(patches.FOLDER / "mesa"))
-        _shims(folder, tools, source)
+        _libraries_of(folder, tools, source)
 
 
-def _shims(folder: Path, root: Path, source: Path) -> None:
-    """Build the shims of a source of Mesa."""
-    say("shims from Mesa's source")
+def _libraries_of(folder: Path, root: Path, source: Path) -> None:
+    """Build shims and drivers of a source of Mesa."""
+    say(f"shims and drivers of {', '.join(_BUILT)} from Mesa's source")
     build, tools, programs = source / "build", source / "tools", source / "programs"
     programs.mkdir()
     for name in _UNUSED:
@@ -137,7 +152,8 @@ def _shims(folder: Path, root: Path, source: Path) -> None:
             programs, tools / "bin", root / "usr/bin", os.environ.get("PATH", ""))))}
     run([sys.executable, "-m", "mesonbuild.mesonmain", "setup", build, source,
          *(f"-D{option}" for option in _OPTIONS)], env=env)
-    names = [f"lib{shim}_noop_drm_shim.so" for shim in _SHIMS]
+    names = [*(f"lib{shim}_noop_drm_shim.so" for shim in _SHIMS),
+             *(f"libvulkan_{driver}.so" for driver in _BUILT)]
     targets = run(["ninja", "-C", build, "-t", "targets", "all"], env=env)
     paths = [m for m in re.findall(r"(?m)^(\S+\.so):", targets) if Path(m).name in names]
     if len(paths) != len(names):
@@ -145,3 +161,7 @@ def _shims(folder: Path, root: Path, source: Path) -> None:
     run(["ninja", "-C", build, *paths], env=env)
     for path in paths:
         shutil.copy(build / path, folder)
+    for driver in _BUILT:
+        library = {"library_path": str(folder / f"libvulkan_{driver}.so"), "api_version": "1.3.0"}
+        (folder / f"{driver}_icd.json").write_text(
+            json.dumps({"file_format_version": "1.0.0", "ICD": library}))

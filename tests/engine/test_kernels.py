@@ -274,7 +274,7 @@ def test_lowerings_tell_of_choices_where_that_is_asked_for(
     ("AMD Instinct MI210 (RADV ALDEBARAN)", "radv", DeviceClass.AMD_GCN),
     ("Intel(R) Arc(tm) A770 Graphics (DG2)", "Intel open-source Mesa driver", DeviceClass.INTEL),
     ("Adreno (TM) 740", "turnip Mesa driver", DeviceClass.MOBILE),
-    ("Mali-G78", "Mali", DeviceClass.MOBILE), ("Something", "new", DeviceClass.UNKNOWN),
+    ("Mali-G78", "Mali", DeviceClass.MALI), ("Something", "new", DeviceClass.UNKNOWN),
 ])
 def test_devices_have_a_class(
     name: str, driver: str, kind: DeviceClass, device: dml.Device
