@@ -57,6 +57,8 @@ class VendorDevice:
     """The shim's environment variable that names the GPU, if it knows several."""
     number: str = ""
     """What the variable says, if it is not the name."""
+    is_slow: bool = False
+    """Whether its compiler takes a minute for a kernel that spills."""
 
     def environment(self, folder: Path) -> Mapping[str, str]:
         """What makes it the only Vulkan device of a process."""
@@ -77,8 +79,8 @@ DEVICES = (
     *(VendorDevice(name, "intel", "intel", "INTEL_STUB_GPU_PLATFORM")
       for name in ("bmg", "dg2", "lnl", "tgl")),
     VendorDevice("a740", "freedreno", "freedreno", "FD_GPU_ID", "740"),
-    VendorDevice("g610", "panfrost", "panfrost", "PAN_GPU_ID", "a867"),
-    VendorDevice("v3d", "v3d", "broadcom"))
+    VendorDevice("g610", "panfrost", "panfrost", "PAN_GPU_ID", "a867", is_slow=True),
+    VendorDevice("v3d", "v3d", "broadcom", is_slow=True))
 
 
 def interpreter(folder: Path) -> list[str]:
