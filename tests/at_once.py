@@ -60,8 +60,8 @@ class AtOnce:
         """Both ways of recording dispatch the same, and the one call has the waits it needs."""
         if plan.record_at_once is None:
             return
-        for large in plan._large:
-            large.bind(Slot(self._device.allocate(large.nbytes), 0))
+        for large in plan._ends.large:
+            large.bind(Slot(self._device.allocate(large.storage.nbytes), 0))
         self._one_by_one, self._called = [], []
         for compiled, places in plan._steps:
             compiled.run(places)
@@ -78,5 +78,5 @@ class AtOnce:
             hazards.add(each.accesses)
         assert at == push.size and dispatches.waits[0]
         self.compared += 1
-        for large in plan._large:
+        for large in plan._ends.large:
             large.let_go()

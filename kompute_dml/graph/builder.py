@@ -34,6 +34,7 @@ from ..runtime.windows import SIZE as WINDOW
 from ..sizes import SizeTrace, is_open
 from .array import BOOL, Array, device_type
 from .caches import append_in_place, appends
+from .ends import End, Ends
 from .memory import Storage, aligned, share, side_by_side
 from .node import Node, Nodes
 from .planner import Planner, Preparations
@@ -318,8 +319,12 @@ class Builder(Planner):
         expected = [(i, allowed, where) for (i, allowed), where in checks.items()]
         inner, memory = plan_memory(steps, inner)
         self.allocate(inner, memory.planned, side_by_side if MEMORY in disabled() else share)
+        places = {id(a): i for i, a in enumerate(inputs)}
         plan = RecordedPlan(
-            self.device, steps, inputs, together, ends, memory, self._allocated, expected, kept)
+            self.device, steps, Ends(
+                self.device, [*map(End.of, inputs)], [places[id(a)] for a in together],
+                [*map(End.of, ends)], kept),
+            [a.shape for a in (*inputs, *ends)], memory, self._allocated, expected)
         plan.pipelines = begin(self.device, (step.compiled for step in steps))
         return plan
 

@@ -10,7 +10,7 @@ import contextlib
 import weakref
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from ..compiler import CompiledOperator
 from ..desc import MINIMUM_ALIGNMENT
-from ..layout import Ints, packed_strides
 from ..lowering.plan import PERSISTENT
 from ..operators.base import OperatorDesc, bits
 from ..runtime.heap import Allocation, Slot
@@ -28,6 +27,7 @@ from ..sizes import Line, Settled, Size, SizeTrace, any_open, evaluator, is_open
 from .ahead import FIRST_SIZES, compiles_ahead, sizes_around
 from .array import Array
 from .builder import Builder
+from .ends import End, Ends
 from .listed import (
     Forms,
     Lies,
@@ -172,8 +172,6 @@ class _Layout:
         """Bytes of each storage that is no part of another, those of scratch memory last."""
         self.twins = twins
         """Storages with memory, by those that were traced."""
-        self.together: list[int] = []
-        """Inputs that share an allocation."""
         self.memory = MemoryUse(0, 0)
         self.nbytes = 0
         """Bytes of its memory, without constants."""
@@ -182,8 +180,8 @@ class _Layout:
         """By step: the storages with memory, and of which class they are."""
         self.closed: dict[int, Step] = {}
         """Steps whose operators have no open sizes."""
-        self.ends: list[tuple[np.dtype[Any], int, Storage | None]] = []
-        """The types, ranks and memory of inputs and outputs."""
+        self.ends: Ends | None = None
+        """Where inputs and outputs lie, once these have memory."""
         self.moving: set[Storage] = set()
         """Inputs that lie elsewhere in each run, by their twins."""
         self.sources: PlacedSources | None = None
@@ -272,22 +270,25 @@ class OpenPlan:
         self._inner = [s for s in self._roots if s not in outer]
         self._twinned = {*self._every, *self._scratch}
         self._bytes = evaluator(trace, [s.nbytes for s in self._roots])
-        self._parts = [s for s in self._every if type(s.begin) is Size]
-        """What begins where sizes say."""
         checks: dict[tuple[int, Sequence[Allowed]], str] = {}
         for i, a in enumerate(inputs):
             for x, allowed, where in builder.expected:
                 if x.storage is a.storage and x.size == a.size:
                     checks.setdefault((i, allowed), where)
         self._checks = checks
-        self._rest_numbers = [
-            *[n for a in (*inputs, *outputs) for n in a.shape],
-            *[n for _, allowed in checks for each in allowed for n in (each.low, each.end)]]
-        self._rest = evaluator(trace, [*[s.begin for s in self._parts], *self._rest_numbers])
         self._line = line = Line(trace)
-        self._begins = {s: line.add(s.begin) for s in self._parts}
-        """Where parts begin that do so where sizes say, by place in the plan's line, as are ..."""
-        self._of_rest = np.array([line.add(n) for n in self._rest_numbers], np.int64)
+        shapes = [tuple([line.add(n) for n in a.shape]) for a in (*inputs, *outputs)]
+        each_once = {shape: i for i, shape in enumerate(dict.fromkeys(shapes))}
+        self._shape_of = [each_once[shape] for shape in shapes]
+        """The numbers of the shapes of inputs and outputs: caches of many layers have the same."""
+        self._ranks = [*map(len, each_once)]
+        """Of each shape, whose sizes and then ..."""
+        self._of_rest = np.array([*chain.from_iterable(each_once), *[
+            line.add(n) for _, allowed in checks for each in allowed
+            for n in (each.low, each.end)]], np.int64)
+        """... the bounds of numbers that are checked are in these places in the plan's line."""
+        self._begins = {s: line.add(s.begin) for s in self._every if type(s.begin) is Size}
+        """Where parts begin that do so where sizes say, by place in the line, as are ..."""
         self._of_bytes = [line.add(s.nbytes) for s in self._roots]
         self._of_written_numbers = self._in_line([n for _, n in builder.written])
         """... the numbers of arrays that depend on sizes. None if some are not whole."""
@@ -295,7 +296,7 @@ class OpenPlan:
         self._closed: dict[int, Piece] = {}
         """By step without open sizes."""
         self._params: dict[OpenOperator, Words] = {}
-        self._moving = {*self._parts, *self._of_written}
+        self._moving = {*self._begins, *self._of_written}
         self._layout: _Layout | None = None
         self._listings: dict[Sequence[object], _Listing | None] = {}
         """By the classes of operators, the last used ones at the end. None where these cannot be
@@ -374,8 +375,9 @@ class OpenPlan:
         layout = self._room(values, [compiled[opened.operator].plan.temporary_bytes
                                      for opened in self._open if opened is not None])
         held = self._upload(self._words(values, compiled.values()))
-        steps = self._steps_at(values, layout, classes, compiled, held)
-        return self._recorded(layout, steps, self._rest(*values)[len(self._parts):], [
+        all_numbers = np.array([*plan_numbers, *reversed(self._line.settled)], np.int64)
+        steps = self._steps_at(all_numbers, layout, classes, compiled, held)
+        return self._recorded(layout, steps, all_numbers, [
             p for each in self._pipelines.values() for p in each])
 
     def _in_line(self, lists: Sequence[Sequence[object]]) -> list[list[int]] | None:
@@ -386,14 +388,14 @@ class OpenPlan:
             return None
 
     def _steps_at(
-        self, values: Sequence[int], layout: _Layout, classes: Classes,
+        self, numbers: np.ndarray, layout: _Layout, classes: Classes,
         compiled: Mapping[OpenOperator, CompiledOperator], held: Allocation | None,
     ) -> list[Step]:
-        """The steps, with memory."""
+        """The steps, with memory. ``numbers`` are those of the plan's line."""
         twins, builder = layout.twins, self._builder
-        if self._parts:
-            begins = self._rest(*values)[:len(self._parts)]
-            twins = {**twins, **{s: twins[s.root].part(n, 0) for s, n in zip(self._parts, begins)}}
+        if self._begins:
+            twins = {**twins, **{s: twins[s.root].part(int(numbers[at]), 0)
+                                 for s, at in self._begins.items()}}
         if held is not None:
             at = iter(_side_by_side(self._chunks(
                 [len(o.plan.params) for o in compiled.values()])))
@@ -608,10 +610,10 @@ class OpenPlan:
 
         def steps() -> list[Step]:
             return self._steps_at(
-                values, layout, listing.classes,
+                numbers, layout, listing.classes,
                 {o: c.at(values) for o, c in listing.classes.items()}, held)
 
-        plan = self._recorded(layout, steps, numbers[self._of_rest].tolist(), listing.pipelines)
+        plan = self._recorded(layout, steps, numbers, listing.pipelines)
         if layout.sources is None:
             layout.sources = PlacedSources(self._sources, lambda source: self._lies(source, layout))
         sources, at = layout.sources, (listing.words_at[0], listing.words_at[1])
@@ -676,22 +678,24 @@ class OpenPlan:
         used = [i for i, a in enumerate(self._inputs) if not self._bound
                 and a.storage is not None and a.storage.first >= 0 and i not in self.kept]
         staged = [i for i in used if self._inputs[i] not in self._resident]
+        together: list[int] = []
         end = 0
         for i in sorted(staged, key=lambda i: twin(self._inputs[i]).nbytes):
             end += aligned(twin(self._inputs[i]).nbytes)
             if end <= WINDOW:
-                layout.together.append(i)
-        layout.ends = [(a.dtype, len(a.shape), None if a.storage is None else twin(a))
-                       for a in (*self._inputs, *self._outputs)]
+                together.append(i)
         layout.moving = {twin(a).root for i, a in enumerate(self._inputs)
-                         if a.storage is not None and i not in layout.together}
+                         if a.storage is not None and i not in together}
         fresh = [y for j, y in enumerate(self._outputs)
                  if not self._bound and j not in self.kept.values()]
         before = builder.allocated
-        for group in ([self._inputs[i] for i in layout.together],
-                      *[[self._inputs[i]] for i in used if i not in layout.together], fresh):
+        for group in ([self._inputs[i] for i in together],
+                      *[[self._inputs[i]] for i in used if i not in together], fresh):
             present = [twin(a) for a in group if a.storage is not None]
             builder.allocate(present, side_by_side(present), side_by_side)
+        inputs, outputs = ([End(a.dtype, None if a.storage is None else twin(a)) for a in arrays]
+                           for arrays in (self._inputs, self._outputs))
+        layout.ends = Ends(builder.device, inputs, together, outputs, self.kept)
         inner = [s for s in (*map(twins.__getitem__, self._inner),
                              *map(twins.__getitem__, self._scratch)) if s.nbytes]
         apart = MEMORY in disabled()
@@ -702,24 +706,18 @@ class OpenPlan:
 
     def _recorded(
         self, layout: _Layout, steps: Sequence[Step] | Callable[[], Sequence[Step]],
-        rest: Sequence[int], pipelines: Sequence[Compiled],
+        numbers: np.ndarray, pipelines: Sequence[Compiled],
     ) -> RecordedPlan:
-        at, arrays = 0, []
-        strides: dict[Ints, Ints] = {}  # caches of many layers have the same sizes
-        for dtype, rank, storage in layout.ends:
-            shape = tuple(rest[at : at + rank])
-            at += rank
-            if shape not in strides:
-                strides[shape] = packed_strides(shape)
-            arrays.append(Array(dtype, shape, strides[shape], storage))
-        left = iter(rest[at:])
+        """The plan, with ``numbers`` of the plan's line."""
+        assert layout.ends is not None
+        rest = iter(numbers[self._of_rest].tolist())
+        shapes = [tuple(islice(rest, rank)) for rank in self._ranks]
         expected = [(i, tuple([each._replace(low=low, end=end)
-                               for each, low, end in zip(allowed, left, left)]), where)
+                               for each, low, end in zip(allowed, rest, rest)]), where)
                     for (i, allowed), where in self._checks.items()]
-        count = len(self._inputs)
         plan = RecordedPlan(
-            self._builder.device, steps, arrays[:count], [arrays[i] for i in layout.together],
-            arrays[count:], layout.memory, layout.nbytes, expected, self.kept)
+            self._builder.device, steps, layout.ends, [shapes[i] for i in self._shape_of],
+            layout.memory, layout.nbytes, expected)
         plan.pipelines = pipelines
         plan.common = self
         return plan

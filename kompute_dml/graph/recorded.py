@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ..errors import ValidationError
-from ..layout import Ints
+from ..layout import Ints, packed_strides
 from ..runtime import lent
-from ..runtime.heap import ALIGNMENT, Allocation, Place, Slot
+from ..runtime.heap import ALIGNMENT, Place, Slot
 from ..runtime.pipelines import Compiled
 from ..runtime.recorder import Recording
 from .array import Array
-from .memory import MemoryUse, Storage
+from .ends import Ends
+from .memory import MemoryUse
 from .recordings import Places, Recordings, places_of
 from .step import Step, runs_over
 from .switches import BRANCHES, disabled
@@ -40,37 +40,6 @@ class Allowed(NamedTuple):
     """What follows them in a message, with ``{end}`` for that number."""
 
 
-@dataclass(eq=False)
-class _Large:
-    """An input with an allocation of its own. What lies on the device already is read there, or
-    copied."""
-
-    index: int
-    storage: Storage
-    nbytes: int
-    own: Allocation | None
-    """Where copies lie. None until there is one."""
-    last: tuple[weakref.ref[Allocation], int] | None = None
-    """Where the input of the last run was, which need not exist any more."""
-
-    @property
-    def slot(self) -> Slot:
-        """Where it lies in this run."""
-        assert self.storage.allocation is not None
-        return Slot(self.storage.allocation, self.storage.offset)
-
-    def bind(self, slot: Slot) -> None:
-        self.storage.allocation, self.storage.offset = slot
-
-    def let_go(self) -> None:
-        """Refer to no memory of others."""
-        self.storage.allocation, self.storage.offset = self.own, 0
-
-    def was_at(self, slot: Slot) -> bool:
-        return self.last is not None and (self.last[0]() is slot.allocation) and (
-            self.last[1] == slot.byte_offset)
-
-
 class RecordedPlan:
     """A graph for one set of input sizes."""
 
@@ -78,24 +47,18 @@ class RecordedPlan:
         self,
         device: Device,
         steps: Sequence[Step] | Callable[[], Sequence[Step]],
-        inputs: Sequence[Array],
-        together: Sequence[Array],
-        outputs: Sequence[Array],
+        ends: Ends,
+        shapes: Sequence[Ints],
         memory: MemoryUse,
         nbytes: int,
         expected: Sequence[tuple[int, Sequence[Allowed], str]] = (),
-        kept: Mapping[int, int] | None = None,
     ) -> None:
-        """``steps`` may be what makes them, where that is asked for.
-
-        Inputs that lie ``together`` share an allocation, and so do all outputs but those that
-        are ``kept`` where an input lies: outputs by input.
-
-        Other inputs have an allocation each. All take ``nbytes``. ``expected`` are inputs whose
+        """``steps`` may be what makes them, where that is asked for. ``shapes`` are those of the
+        inputs, and then of the outputs. All take ``nbytes``. ``expected`` are inputs whose
         elements are checked if they come from the host: (input, what they may be, the name of
-        their user).
-        """
-        self.kept = kept or {}
+        their user)."""
+        self._ends = ends
+        self.kept = ends.kept
         """Outputs that are written where an input lies, by input."""
         self._expected = expected
         self._in_order = BRANCHES in disabled()
@@ -109,9 +72,8 @@ class RecordedPlan:
         """What records all steps by one call, or says that it cannot."""
         self.pipelines: Sequence[Compiled] = ()
         """What its steps run, held so that a full cache does not let them be compiled anew."""
-        self.outputs = self._outputs = outputs
-        """The arrays of the outputs, with their shapes and types."""
-        self._inputs = inputs
+        self.shapes = shapes[len(ends.inputs):]
+        """The sizes of the outputs."""
         self._bound = Recordings(device.runtime.recorder)
         """By the places of inputs and outputs."""
         self._recordings = Recordings(device.runtime.recorder)
@@ -120,29 +82,13 @@ class RecordedPlan:
         """What has its memory, and that of plans for other sizes."""
         self.results: list[weakref.ref[Result]] = []
         """Results of the last run. Those that are still referenced move before the next run."""
-        windows = device.runtime.windows
-        index = {id(a): i for i, a in enumerate(inputs)}
-        staged, apart = {id(a) for a in together}, {*self.kept.values()}
-        self._incoming, nbytes = _range(together)
-        self._upload = self._incoming and windows.upload(self._incoming, nbytes)
-        self._staged = self._upload.bytes if self._upload else np.zeros(nbytes, np.uint8)
-        self._small = [(index[id(a)], _view(a, self._staged)) for a in together]
-        self._large = [
-            _Large(i, a.storage, a.size * a.dtype.itemsize, a.storage.allocation)
-            for i, a in enumerate(inputs) if id(a) not in staged and a.storage is not None
-            and (a.storage.allocation is not None or i in self.kept)
-        ]
-        fresh = [y for j, y in enumerate(outputs) if j not in apart]
-        self._outgoing, self._outgoing_bytes = _range(fresh)
-        if any(y.storage and y.storage.allocation is not self._outgoing for y in fresh):
-            self._outgoing = None  # they lie in several buffers
-        self._download = (
-            windows.download(self._outgoing, self._outgoing_bytes) if self._outgoing else None)
+        self._small = [
+            (i, ends.inputs[i].view(shapes[i], ends.staged)) for i in ends.together]
 
     @property
     def memory_of(self) -> int:
         """Equal for plans that share memory."""
-        return id(self if self.common is None else self._outgoing or self._incoming)
+        return id(self._ends)
 
     @functools.cached_property
     def _planned(self) -> Sequence[Step]:
@@ -153,15 +99,16 @@ class RecordedPlan:
         """The last one."""
         return self._recordings.last
 
-    @property
-    def shapes(self) -> list[Ints]:
-        """The sizes of the outputs."""
-        return [y.shape for y in self._outputs]
+    @functools.cached_property
+    def outputs(self) -> list[Array]:
+        """The arrays of the outputs, with their shapes and types."""
+        return [Array(y.dtype, shape, packed_strides(shape), y.storage)
+                for y, shape in zip(self._ends.outputs, self.shapes)]
 
     @property
     def dtypes(self) -> list[np.dtype[Any]]:
         """The types of the outputs."""
-        return [y.dtype for y in self._outputs]
+        return [y.dtype for y in self._ends.outputs]
 
     @property
     def operators(self) -> list[str]:
@@ -186,11 +133,12 @@ class RecordedPlan:
         """
         with self.device.runtime.lock:
             results = self.launch(inputs, anew=anew)
-            if self._download is not None or self._outgoing is None or self.kept:
+            ends = self._ends
+            if ends.download is not None or ends.outgoing is None or self.kept:
                 return [r.values() for r in results if r is not None]
             transfer = self.device.runtime.transfer
-            raw = transfer.download(self._outgoing, 0, self._outgoing_bytes)
-            return [_view(y, raw) for y in self._outputs]
+            raw = transfer.download(ends.outgoing, 0, ends.outgoing_bytes)
+            return [y.view(shape, raw) for y, shape in zip(ends.outputs, self.shapes)]
 
     def launch(
         self, inputs: Sequence[Input], *, anew: bool = False, shared: Collection[int] = (),
@@ -205,7 +153,7 @@ class RecordedPlan:
         for i, allowed, where in self._expected:
             if isinstance(x := inputs[i], np.ndarray):
                 check_numbers(x, allowed, where)
-        runtime = self.device.runtime
+        runtime, ends = self.device.runtime, self._ends
         with runtime.lock:
             runtime.recorder.check()
             runtime.collect()
@@ -221,13 +169,16 @@ class RecordedPlan:
                 self._recordings.replay(places)
             else:
                 self._write(inputs, shared)
-                self._recordings.run_at_once([large.slot for large in self._large], self._record,
+                self._recordings.run_at_once([large.slot for large in ends.large], self._record,
                                              anew=anew)
-            turn = self._download.turn() if self._download else 0
-            apart, gone = self.kept.values(), {self.kept[i] for i in shared}
-            results = [None if j in gone else Result(self, y, None if j in apart else turn)
-                       for j, y in enumerate(self._outputs)]
-            for large in () if known else self._large:
+            turn = ends.download.turn() if ends.download else 0
+            results: list[Result | None] = [
+                Result(self, j, slot, turn) for j, slot in enumerate(ends.slots)]
+            for i, j in self.kept.items():
+                y = ends.outputs[j].storage
+                results[j] = None if i in shared else Result(
+                    self, j, None if y is None else y.slot(), None)
+            for large in () if known else ends.large:
                 large.let_go()
             shares.results = [weakref.ref(r) for r in results if r is not None]
             return results
@@ -245,7 +196,7 @@ class RecordedPlan:
         """Whether an output may be bound where an input of the same layout lies: no step reads the
         input after one has written the output. An operator that may run in place may do both, if
         its layouts are known."""
-        y, x = self.outputs[output].storage, self._inputs[i].storage
+        y, x = self._ends.outputs[output].storage, self._ends.inputs[i].storage
         if y is None or x is None or y.root.first < 0:
             return False
         begins, ends = y.root.first, x.root.last
@@ -254,8 +205,8 @@ class RecordedPlan:
 
     def _run_at(self, slots: Sequence[Place]) -> None:
         """Record the operators, with the inputs and then the outputs at these places."""
-        at = {a.storage.root: slot for a, slot in zip((*self._inputs, *self._outputs), slots)
-              if a.storage is not None}
+        ends = (*self._ends.inputs, *self._ends.outputs)
+        at = {x.storage.root: slot for x, slot in zip(ends, slots) if x.storage is not None}
         for step in self._planned:
             if self._in_order:
                 self.device.runtime.recorder.order_next()
@@ -266,26 +217,27 @@ class RecordedPlan:
 
     def places_of(self, inputs: Sequence[Input], shared: Collection[int]) -> Places | None:
         """Where the large inputs lie, if all of them are shared."""
-        slots = [x.slot for large in self._large
+        slots = [x.slot for large in self._ends.large
                  if large.index in shared and isinstance(x := inputs[large.index], Resident)]
-        return places_of(slots) if len(slots) == len(self._large) else None
+        return places_of(slots) if len(slots) == len(self._ends.large) else None
 
     def has(self, places: Places) -> bool:
         """Whether there is a recording for large inputs at these places."""
         return places in self._recordings
 
     def _write_small(self, inputs: Sequence[Input]) -> None:
-        if self._upload:
-            self._upload.wait()
+        ends = self._ends
+        if ends.upload:
+            ends.upload.wait()
         for i, view in self._small:
             view[...] = inputs[i]
-        if self._incoming and not self._upload:
-            self.device.runtime.transfer.upload(self._staged, self._incoming, 0)
+        if ends.incoming and not ends.upload:
+            self.device.runtime.transfer.upload(ends.staged, ends.incoming, 0)
 
     def _write(self, inputs: Sequence[Input], shared: Collection[int] = ()) -> None:
         transfer = self.device.runtime.transfer
         self._write_small(inputs)
-        for large in self._large:
+        for large in self._ends.large:
             x, slot = inputs[large.index], None
             if isinstance(x, Resident):
                 slot = x.slot
@@ -295,35 +247,36 @@ class RecordedPlan:
                     continue
                 large.last = weakref.ref(slot.allocation), slot.byte_offset
             if large.own is None:
-                large.own = self.device.allocate(large.nbytes)
+                large.own = self.device.allocate(large.storage.nbytes)
             large.let_go()
             if slot is not None:
-                transfer.copy(slot.allocation, slot.byte_offset, large.own, 0, large.nbytes)
+                transfer.copy(slot.allocation, slot.byte_offset, large.own, 0, x.nbytes)
             else:
                 assert isinstance(x, np.ndarray)
                 transfer.upload(x.reshape(-1).view(np.uint8), large.own, 0)
 
     def _record(self) -> None:
-        if self._upload:
-            self._upload.record_upload()
+        if self._ends.upload:
+            self._ends.upload.record_upload()
         if self._in_order or self.record_at_once is None or not self.record_at_once():
             for compiled, places in self._steps:
                 if self._in_order:
                     self.device.runtime.recorder.order_next()
                 compiled.run(places)
-        if self._download:
-            self._download.record_download()
+        if self._ends.download:
+            self._ends.download.record_download()
 
     def read(self, result: Result, out: np.ndarray) -> np.ndarray | None:
         """Wait for a result of the last run and copy it to ``out``. None if it is not
         downloaded."""
-        if self._download is None or result.turn is None or (
-                not self._download.holds(result.turn)):
+        download = self._ends.download
+        if download is None or result.turn is None or not download.holds(result.turn):
             return None
         self.device.runtime.recorder.check()
-        self._download.wait()
+        download.wait()
         # A copy: the next download overwrites this memory.
-        out[...] = _view(result.array, self._download.bytes)
+        y = self._ends.outputs[result.number]
+        out[...] = y.view(self.shapes[result.number], download.bytes)
         return out
 
 
@@ -342,15 +295,33 @@ def check_numbers(x: np.ndarray, allowed: Sequence[Allowed], where: str) -> None
 class Result:
     """An output of a run. It stays in the plan's memory until the plan's next run begins."""
 
-    def __init__(self, plan: RecordedPlan, array: Array, turn: int | None) -> None:
+    __slots__ = ("__weakref__", "_made", "_moved", "_plan", "number", "turn")
+
+    def __init__(
+        self, plan: RecordedPlan, number: int, slot: Slot | None, turn: int | None
+    ) -> None:
+        """It lies in ``slot``, None if it is empty."""
         self._plan = plan
-        self.array = array
+        self.number = number
+        """Its place among the outputs."""
         self.turn = turn
         """The number of the download that contains it; None if none does."""
-        self.device = plan.device
-        self.nbytes = array.size * array.dtype.itemsize
         self._moved: Slot | None = None
-        self._made = None if array.storage is None else array.storage.slot()
+        self._made = slot
+
+    @property
+    def array(self) -> Array:
+        """Its shape and type."""
+        return self._plan.outputs[self.number]
+
+    @property
+    def device(self) -> Device:
+        return self._plan.device
+
+    @property
+    def nbytes(self) -> int:
+        array = self.array
+        return array.size * array.dtype.itemsize
 
     @property
     def slot(self) -> Slot:
@@ -366,14 +337,14 @@ class Result:
 
     def values(self, out: np.ndarray | None = None) -> np.ndarray:
         """Wait for the run and copy the elements to contiguous ``out``, or to a new array."""
-        y, runtime = self.array, self.device.runtime
-        out = lent.empty(self.nbytes).view(y.dtype).reshape(y.shape) if out is None else out
-        if not self.nbytes:
+        y, runtime, nbytes = self.array, self.device.runtime, self.nbytes
+        out = lent.empty(nbytes).view(y.dtype).reshape(y.shape) if out is None else out
+        if not nbytes:
             return out
         with runtime.lock:
             if self._moved or self._plan.read(self, out) is None:
                 where = self.slot
-                runtime.transfer.download(where.allocation, where.byte_offset, self.nbytes,
+                runtime.transfer.download(where.allocation, where.byte_offset, nbytes,
                                           out.reshape(-1).view(np.uint8))
         return out
 
@@ -411,16 +382,3 @@ class Resident(NamedTuple):
 
 Input: TypeAlias = "np.ndarray | Resident"
 
-
-def _range(arrays: Sequence[Array]) -> tuple[Allocation | None, int]:
-    """The allocation that the arrays share, and its bytes up to the end of the last array."""
-    storages = [a.storage for a in arrays if a.storage is not None]
-    if not storages:
-        return None, 0
-    return storages[0].allocation, max(s.offset + s.nbytes for s in storages)
-
-
-def _view(x: Array, raw: np.ndarray) -> np.ndarray:
-    """The elements of ``x`` in the bytes of its allocation."""
-    begin = 0 if x.storage is None else x.storage.offset
-    return raw[begin : begin + x.size * x.dtype.itemsize].view(x.dtype).reshape(x.shape)

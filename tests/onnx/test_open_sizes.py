@@ -187,9 +187,9 @@ def test_memory_of_plans_is_laid_out_for_larger_sizes(
     region = region_of(Case("Softmax", "f h w", axis=-1), device)
     for h in range(1, 200):
         plan = region.plan([np.empty((h, 64), np.float32)])
-        for a in (*plan._inputs, *plan.outputs):
-            assert a.storage is not None and a.storage.allocation is not None
-            assert a.size * 4 <= a.storage.nbytes <= a.storage.allocation.nbytes
+        for end in (*plan._ends.inputs, *plan._ends.outputs):
+            assert end.storage is not None and end.storage.allocation is not None
+            assert h * 64 * 4 <= end.storage.nbytes <= end.storage.allocation.nbytes
     (opened,) = region._open.plans
     assert 3 <= opened.layouts <= 20
 
