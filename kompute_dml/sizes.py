@@ -156,16 +156,10 @@ class SizeTrace:
             return False
         return terms[0][0] == () or (kind == "<" and True in signs)
 
-    def about(self, sizes: Iterable[int]) -> None:
-        """Note that the variables of ``sizes`` are about as large as now: for what is presumably
-        best, though right in any size. There are two steps between powers of two."""
-        terms = [x.terms for x in sizes if isinstance(x, Size)]
-        for i in sorted(self._variables_of(terms)):
-            x = _Size(self, (((i,), 1),), cast("int", self.values[i]))
-            step = 1 << max(value_of(x).bit_length() - 2, 0)
-            low = value_of(x) // step * step
-            for bound in (low, low + step):
-                self.holds("<", (x - bound).terms, x.value < bound)
+    def variables_of(self, sizes: Iterable[int]) -> list[int]:
+        """The numbers of the variables in sizes, in order."""
+        factors = self._variables_of(x.terms for x in sizes if isinstance(x, Size))
+        return sorted(cast("int", self.factors[i][1][0]) for i in factors)
 
     def _variables_of(self, expressions: Iterable[Terms]) -> set[int]:
         variables = set[int]()
@@ -271,6 +265,12 @@ class Line:
             return self._function(*values) or None
         except (ArithmeticError, ValueError):
             return None
+
+
+def about(n: int) -> int:
+    """Equal for numbers that are about as large: there are two steps between powers of two."""
+    step = max(n.bit_length() - 2, 0)
+    return n >> step << step
 
 
 def evaluator(trace: SizeTrace, numbers: Iterable[object]) -> Callable[..., list[int]]:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..compiler import Changed, CompiledOperator, ExecutionFlags, Operator
 from ..desc import TensorDesc
+from ..layout import Ints
 from ..lowering.kernel import ChosenKernels
 from ..lowering.plan import Dispatch, Plan
 from ..operators.base import OperatorDesc
 from ..runtime.pipelines import Shader
-from ..sizes import Line, Settled, Size, SizeTrace, evaluator, value_of
+from ..sizes import Line, Settled, Size, SizeTrace, about, evaluator, value_of
 from .listed import Forms, Unlisted
 from .step import compile_repacking, owning, wanted_of
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 MAX_CLASSES, MAX_SIZES = 64, 4
 """The most classes of an operator, and the most where each is of some sizes only. The least
 recently used one is dropped."""
+
+_MAX_MAGNITUDES = 256
+"""The most magnitudes of sizes that a class notes."""
 
 
 def replaced(value: Any, number: Callable[[Size], int]) -> Any:
@@ -74,6 +78,7 @@ class OpenOperator:
         self._constants = wanted_of(desc, constants)
         self._sizes = open_sizes(desc)
         self._evaluate = evaluator(trace, self._sizes)
+        self._variables = trace.variables_of(self._sizes)
         self._label = label
         self.classes: list[OperatorClass | SizesOnly] = []
         """The last used one first."""
@@ -82,21 +87,37 @@ class OpenOperator:
 
     def at(self, values: Sequence[int]) -> tuple[OperatorClass | SizesOnly, Sequence[int]]:
         """The class of these values of the trace's variables, and its line's numbers."""
+        magnitudes = self._magnitudes(values)
         for i, known in enumerate(self.classes):
-            if (numbers := known.of(values)) is not None:
+            if known.chosen_at(magnitudes) and (numbers := known.of(values)) is not None:
                 if i:
                     self.classes.insert(0, self.classes.pop(i))
                 return known, numbers
-        made = self._lowered(values)
+        chosen = self._chosen(values)
+        for i, known in enumerate(self.classes):
+            if chosen is not None and isinstance(known, OperatorClass) and (
+                    known.places == chosen.places) and (numbers := known.of(values)) is not None:
+                known.note(magnitudes)
+                self.classes.insert(0, self.classes.pop(i))
+                return known, numbers
+        made = self._lowered(values, chosen)
+        if isinstance(made, OperatorClass):
+            made.note(magnitudes)
         self.classes.insert(0, made)
         del self.classes[MAX_CLASSES if isinstance(made, OperatorClass) else MAX_SIZES:]
         return made, made.of(values) or ()
+
+    def _magnitudes(self, values: Sequence[int]) -> Ints:
+        """About how large the variables of its sizes are."""
+        return tuple([about(values[i]) for i in self._variables])
 
     def shaders_at(self, sizes_to_come: Iterable[Sequence[int]]) -> set[Shader]:
         """The shaders for values that none of its classes serves."""
         shaders, known_sizes = set[Shader](), set[tuple[int, ...]]()
         for values in sizes_to_come:
-            if any(known.of(values) is not None for known in self.classes):
+            magnitudes = self._magnitudes(values)
+            if any(known.chosen_at(magnitudes) and known.of(values) is not None
+                   for known in self.classes):
                 continue
             sizes = tuple(self._evaluate(*values))
             if sizes in known_sizes:
@@ -115,25 +136,39 @@ class OpenOperator:
         return self._device.plan(
             Operator(self._device, owning(desc, self._constants)), self._flags)
 
-    def _lowered(self, values: Sequence[int]) -> OperatorClass | SizesOnly:
-        device = self._device
+    def _chosen(self, values: Sequence[int]) -> ChosenKernels | None:
+        """The kernels for these values. None where a lowering takes no expressions."""
         if not self.why:
+            numbers = dict(zip(self._sizes, self._evaluate(*values)))
+            chosen = ChosenKernels()
+            try:
+                with chosen.noted():
+                    self._planned(numbers.__getitem__)
+                return chosen
+            except Exception as error:  # it is raised again below, if it is one of these sizes
+                self.why = self._said(error)
+        return None
+
+    def _said(self, error: Exception) -> str:
+        return f"{self._label}: {type(error).__name__}: {error}"
+
+    def _lowered(
+        self, values: Sequence[int], chosen: ChosenKernels | None
+    ) -> OperatorClass | SizesOnly:
+        device = self._device
+        if chosen is not None:
             trace = SizeTrace()
             trace.label = self._label
             sizes = self._evaluate(*[trace.variable(n) for n in values])
             known = dict(zip(self._sizes, sizes))
             try:
-                chosen = ChosenKernels()
-                with chosen.noted():
-                    self._planned(lambda x: value_of(known[x]))
                 with chosen.made_again():
                     plan = self._planned(known.__getitem__)
-                if chosen.places:
-                    trace.about(sizes)
                 return OperatorClass(
-                    device, trace, plan, owning(self._desc, plan.repacked), self._flags)
+                    device, trace, plan, owning(self._desc, plan.repacked), self._flags,
+                    chosen.places)
             except Exception as error:  # of code that takes no expression: it gets numbers below
-                self.why = f"{self._label}: {type(error).__name__}: {error}"
+                self.why = self._said(error)
         sizes = self._evaluate(*values)
         known = dict(zip(self._sizes, sizes))
         return SizesOnly(self._evaluate, sizes, compile_repacking(
@@ -150,6 +185,10 @@ class SizesOnly:
     ) -> None:
         self._evaluate, self._sizes, self.compiled = evaluate, sizes, compiled
 
+    def chosen_at(self, magnitudes: Ints) -> bool:
+        """Whether it has the kernels for sizes that are about so large, if it serves them."""
+        return True
+
     def of(self, values: Sequence[int]) -> Sequence[int] | None:
         """No numbers. None for values that it does not serve."""
         return () if self._evaluate(*values) == self._sizes else None
@@ -164,8 +203,12 @@ class OperatorClass:
 
     def __init__(
         self, device: Device, trace: SizeTrace, plan: Plan, desc: OperatorDesc,
-        flags: ExecutionFlags,
+        flags: ExecutionFlags, places: Sequence[tuple[int, int]],
     ) -> None:
+        self.places = places
+        """The choices of kernels."""
+        self._magnitudes: set[Ints] = set()
+        """About how large sizes are for which these are the choices."""
         self.trace, self.temporary_bytes, self.params = trace, plan.temporary_bytes, plan.params
         """Of the lowering: the last two are open, as is ..."""
         self.changes: list[Changed] = []
@@ -221,6 +264,16 @@ class OperatorClass:
             self.forms = Forms(self.compiled, self.changes, self.line)
         except (Unlisted, TypeError):  # of numbers that are not whole
             self.line = Line(trace)
+
+    def note(self, magnitudes: Ints) -> None:
+        """Note that sizes which are about so large have these kernels."""
+        if len(self._magnitudes) >= _MAX_MAGNITUDES:
+            self._magnitudes.clear()
+        self._magnitudes.add(magnitudes)
+
+    def chosen_at(self, magnitudes: Ints) -> bool:
+        """Whether it has the kernels for sizes that are about so large, if it serves them."""
+        return not self.places or magnitudes in self._magnitudes
 
     def of(self, values: Sequence[int]) -> Sequence[int] | None:
         """The numbers of its line. None for values that it does not serve."""

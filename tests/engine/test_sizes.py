@@ -14,6 +14,7 @@ from kompute_dml.sizes import (
     Line,
     MixedTraces,
     SizeTrace,
+    about,
     evaluator,
     numbers,
     said,
@@ -142,21 +143,18 @@ def test_common_factors_of_a_quotient_cancel_out() -> None:
     assert (n * m * 3 + n) // n == m * 3 + 1
 
 
-def test_about_as_large_is_a_guard_for_the_variables_of_sizes() -> None:
+def test_variables_are_those_that_sizes_depend_on() -> None:
     trace = SizeTrace()
-    n, other = trace.variable(44), trace.variable(7)
-    assert other.trace is trace  # type: ignore[attr-defined]  # a Size
-    trace.about([n * 384, (n + 3) // 4, 5])
-    for m in (1, 1000):
-        assert [k for k in range(300) if _holds(trace)([k, m])] == [*range(32, 48)]
+    n, _, last = (trace.variable(k) for k in (44, 7, 5))
+    assert trace.variables_of([n * 384, (n + 3) // 4, 5]) == [0]
+    assert trace.variables_of([last // (n + 1)]) == [0, 2] and trace.variables_of([5]) == []
 
 
 @pytest.mark.parametrize("at, alike", [
-    (0, [0]), (1, [1]), (2, [2]), (3, [3]), (5, [4, 5]), (6, [6, 7]), (8, [8, 9, 10, 11])])
+    (0, [0]), (1, [1]), (2, [2]), (3, [3]), (5, [4, 5]), (6, [6, 7]), (8, [8, 9, 10, 11]),
+    (44, [*range(32, 48)])])
 def test_small_sizes_are_about_as_large_as_few_others(at: int, alike: list[int]) -> None:
-    trace = SizeTrace()
-    trace.about([trace.variable(at)])
-    assert [k for k in range(40) if _holds(trace)([k])] == alike
+    assert [k for k in range(60) if about(k) == about(at)] == alike
 
 
 def test_messages_and_ranges_take_no_numbers() -> None:

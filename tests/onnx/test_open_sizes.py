@@ -116,8 +116,8 @@ def test_no_operator_is_lowered_for_each_size(
 def test_kernels_are_chosen_for_sizes_that_are_about_as_large(
     own: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A product and attention of 1 to 512 rows: two classes between powers of two, and other ones
-    where rows are no whole vectors."""
+    """A product and attention of 1 to 512 rows. Sizes of another magnitude have a class of their
+    own only where other kernels are chosen there, or rows are no whole vectors."""
     without_pipelines(monkeypatch)
     monkeypatch.setattr(open_plan, "begin", lambda *_, **__: [])
     monkeypatch.setattr(own, "target", targets()["h200"])
@@ -128,7 +128,8 @@ def test_kernels_are_chosen_for_sizes_that_are_about_as_large(
         for t in lengths:
             region.plan([np.empty(shape, value.dtype) for shape, value in zip(
                 shapes_of(case, {"t": t}), region.inputs)])
-        assert sum(opened.lowered for opened in region._open.plans) <= 40
+        # Fewer than there are steps between powers of two up to 512: most have the same kernels.
+        assert sum(opened.lowered for opened in region._open.plans) < 15
 
 
 def _settled(region: Region) -> set[Any]:
