@@ -50,14 +50,15 @@ from .switches import IN_PLACE, MEMORY, disabled
 if TYPE_CHECKING:
     from ..device import Device
 
-_LEAST, _SHARE = 16, 8
-"""Memory is laid out for sizes that are larger by at least one part in so many, in steps of so
-many."""
+_LEAST, _SHARE, _GROWS = 16, 8, 2
+"""Memory is laid out for larger sizes, in steps of so many; the first time by at least one part in
+so many, and where sizes have outgrown it again and again, by one part in so few, of the variables
+together."""
 
 
-def room_for(size: int) -> int:
-    """The size that memory is laid out for."""
-    return -(-(size + size // _SHARE + 1) // _LEAST) * _LEAST
+def room_for(size: int, part: int) -> int:
+    """The size that memory is laid out for: larger by at least one part in ``part``."""
+    return -(-(size + size // part + 1) // _LEAST) * _LEAST
 
 
 class OpenBuilder(Builder):
@@ -241,6 +242,7 @@ class OpenPlan:
         self._builder, self._steps, self.kept = builder, steps, kept
         self._inputs, self._outputs, self._resident = inputs, outputs, resident
         self._trace = trace = builder.trace
+        self._variables = len(builder.values)
         self._operators: list[OpenOperator] = []
         self._open: list[_OpenStep | None] = []
         self._scratch: dict[Storage, int] = {}
@@ -645,20 +647,26 @@ class OpenPlan:
         larger = False
         for opened, nbytes in zip([x for x in self._open if x is not None], scratch):
             if nbytes > self._scratch[opened.scratch]:
-                self._scratch[opened.scratch] = room_for(nbytes)
+                self._scratch[opened.scratch] = room_for(nbytes, self._part)
                 larger = True
         sizes, layout = self._bytes(*values), self._layout
         if larger or layout is None or np.any(layout.capacity[:len(sizes)] < sizes):
             layout = self._layout = self._lay_out(values, sizes)
         return layout
 
+    @property
+    def _part(self) -> int:
+        """Sizes that grow on and on outgrow memory ever less often: it grows by a larger part each
+        time."""
+        return max(_SHARE >> self.layouts, _GROWS * self._variables)
+
     def _lay_out(self, values: Sequence[int], sizes: Sequence[int]) -> _Layout:
         """Memory for somewhat larger sizes. Plans that were made before keep theirs."""
-        builder = self._builder
+        builder, part = self._builder, self._part
         self.layouts += 1
         room = list(sizes)
         try:
-            room = self._bytes(*map(room_for, values))
+            room = self._bytes(*[room_for(n, part) for n in values])
             if max(room, default=0) > builder.device.runtime.engine.max_buffer:
                 room = list(sizes)
         except (ArithmeticError, ValueError):

@@ -191,8 +191,9 @@ def test_memory_of_plans_is_laid_out_for_larger_sizes(
         for end in (*plan._ends.inputs, *plan._ends.outputs):
             assert end.storage is not None and end.storage.allocation is not None
             assert h * 64 * 4 <= end.storage.nbytes <= end.storage.allocation.nbytes
+            assert end.storage.nbytes <= (h * 3 // 2 + 17) * 64 * 4
     (opened,) = region._open.plans
-    assert 3 <= opened.layouts <= 20
+    assert 3 <= opened.layouts <= 7, "memory that was outgrown grows faster"
 
 
 def test_what_shapes_say_is_made_on_the_device_in_any_size(
