@@ -283,9 +283,12 @@ class RecordedPlan:
 def check_numbers(x: np.ndarray, allowed: Sequence[Allowed], where: str) -> None:
     """Raise ValidationError where an element is out of range. The last dimension counts the ranges
     if there are several."""
-    columns = x.reshape(-1, len(allowed)) if x.size else x.reshape(0, len(allowed))
-    for column, (name, low, end, why) in zip(columns.T, allowed):
-        for value in (column.min(), column.max()) if column.size else ():
+    if not x.size:
+        return
+    columns = x.reshape(-1, len(allowed))
+    for (name, low, end, why), *ends in zip(
+            allowed, columns.min(0).tolist(), columns.max(0).tolist()):
+        for value in ends:
             if not low <= value < end:
                 raise ValidationError(
                     f"{where}: expected {name} to be in [{low}, {end})"

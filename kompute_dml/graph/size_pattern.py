@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from ..layout import Ints
 
 
-class SizePattern(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class SizePattern:
     """Which sizes of a graph's inputs are the same, or follow from variables."""
 
     shapes: tuple[tuple[int | tuple[int, int], ...], ...]
@@ -21,20 +23,31 @@ class SizePattern(NamedTuple):
         return [tuple([n if isinstance(n, int) else variables[n[0]] + n[1]
                        for n in shape]) for shape in self.shapes]
 
+    @functools.cached_property
+    def _each_once(self) -> dict[tuple[int | tuple[int, int], ...], int]:
+        """The different shapes. Caches of many layers have the same."""
+        return {shape: i for i, shape in enumerate(dict.fromkeys(self.shapes))}
+
+    @functools.cached_property
+    def _which(self) -> list[int]:
+        """Of each input, which of the different shapes it has."""
+        return [self._each_once[shape] for shape in self.shapes]
+
+    @functools.cached_property
+    def _firsts(self) -> list[tuple[int, int, int]]:
+        """Where each variable comes first: input, dimension, and what is added to it."""
+        firsts: dict[int, tuple[int, int, int]] = {}
+        for i, shape in enumerate(self.shapes):
+            for d, n in enumerate(shape):
+                if not isinstance(n, int):
+                    firsts.setdefault(n[0], (i, d, n[1]))
+        return [firsts[variable] for variable in range(len(self.values))]
+
     def read(self, shapes: Sequence[Ints]) -> list[int] | None:
         """The variables' values for these sizes. None if they are not of this pattern."""
-        values: list[int | None] = [None] * len(self.values)
-        for sizes, shape in zip(shapes, self.shapes):
-            if len(sizes) != len(shape):
-                return None
-            for n, known in zip(sizes, shape):
-                if isinstance(known, int):
-                    if n != known:
-                        return None
-                    continue
-                i, more = known
-                if values[i] is None:
-                    values[i] = n - more
-                elif values[i] != n - more:
-                    return None
-        return values  # type: ignore[return-value]  # each variable has a size
+        if any(len(shapes[i]) <= d for i, d, _ in self._firsts):
+            return None
+        values = [shapes[i][d] - more for i, d, more in self._firsts]
+        each = [tuple([n if isinstance(n, int) else values[n[0]] + n[1] for n in shape])
+                for shape in self._each_once]
+        return values if [each[i] for i in self._which] == [*shapes] else None
