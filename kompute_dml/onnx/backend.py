@@ -15,7 +15,7 @@ from ..device import Device, default_device, shared_device
 from ..errors import DmlError, UnsupportedError
 from .fusion import fuse
 from .graph import OnnxGraph
-from .model import check_inputs, load, read
+from .model import NUMPYS_BFLOAT16, check_inputs, load, read
 from .placement import place
 from .region import Region
 
@@ -53,9 +53,13 @@ class PreparedModel(BackendRep):
         self._region = Region(device, nodes, graph.inputs, graph.outputs)
 
     def run(self, inputs: Any, **options: Any) -> tuple[np.ndarray, ...]:
-        """The outputs for inputs in order, inputs by name, or a single array."""
+        """The outputs for inputs in order, inputs by name, or a single array. BFLOAT16 is that of
+        the package ml_dtypes."""
+        outputs = self._graph.outputs
         results = self._region.run(check_inputs(self._graph, inputs))
-        return _named([value.name for value in self._graph.outputs], results)
+        return _named([value.name for value in outputs], [
+            y.view(NUMPYS_BFLOAT16) if value.is_bfloat16 else y
+            for value, y in zip(outputs, results)])
 
 
 class _Session(BackendRep):
@@ -100,11 +104,12 @@ class KomputeDmlBackend(Backend):
         run on ONNX Runtime's CPU provider instead. Raises ValidationError for an invalid model.
         """
         proto, target = load(model), _device(device)
+        graph = read(proto)
         try:
-            return PreparedModel(read(proto), target)
+            return PreparedModel(graph, target)
         except UnsupportedError:
-            if not fallback:
-                raise
+            if not fallback or any(v.is_bfloat16 for v in (*graph.inputs, *graph.outputs)):
+                raise  # ONNX Runtime takes no BFLOAT16 of NumPy
         return _Session(proto, target)
 
     @classmethod

@@ -11,7 +11,12 @@ import onnx.numpy_helper
 import onnx.shape_inference
 
 from ..errors import UnsupportedError, ValidationError
-from .graph import DTYPES, OnnxGraph, OnnxNode, OnnxValue
+from .bfloat16 import STORED, widened
+from .graph import BFLOAT16, DTYPES, OnnxGraph, OnnxNode, OnnxValue, number_type
+
+_BFLOAT16_OF_ONNX = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(BFLOAT16))
+NUMPYS_BFLOAT16 = _BFLOAT16_OF_ONNX if _BFLOAT16_OF_ONNX.name == "bfloat16" else STORED
+"""BFLOAT16 of the package ml_dtypes; UINT16 where onnx is older."""
 
 
 def load(model: Any) -> onnx.ModelProto:
@@ -82,7 +87,8 @@ def read(model: onnx.ModelProto) -> OnnxGraph:
     opsets = {o.domain: o.version for o in model.opset_import}
     values: dict[str, OnnxValue] = {}
     for info in (*graph.input, *graph.output, *graph.value_info):
-        values[info.name] = OnnxValue(info.name, *_type(info))
+        dtype, shape, is_bfloat16 = _type(info)
+        values[info.name] = OnnxValue(info.name, dtype, shape, None, is_bfloat16)
     for tensor in graph.initializer:
         try:
             _set_constant(values, tensor.name, onnx.numpy_helper.to_array(tensor))
@@ -103,8 +109,10 @@ def read(model: onnx.ModelProto) -> OnnxGraph:
 
 
 def _set_constant(values: dict[str, OnnxValue], name: str, array: np.ndarray) -> None:
-    dtype = array.dtype if array.dtype in set(DTYPES.values()) else None
     value = values.setdefault(name, OnnxValue(name))
+    value.is_bfloat16 = array.dtype.name == "bfloat16"
+    array = widened(array.view(STORED)) if value.is_bfloat16 else array
+    dtype = array.dtype if array.dtype in set(DTYPES.values()) else None
     value.dtype, value.shape, value.constant = dtype, array.shape, array
 
 
@@ -133,16 +141,19 @@ def _node(
                     attributes, proto.name)
 
 
-def _type(info: onnx.ValueInfoProto) -> tuple[np.dtype[Any] | None, tuple[int | None, ...] | None]:
+def _type(
+    info: onnx.ValueInfoProto
+) -> tuple[np.dtype[Any] | None, tuple[int | None, ...] | None, bool]:
+    """The data type, the sizes, and whether the type is BFLOAT16."""
     if not info.type.HasField("tensor_type"):
-        return None, None
+        return None, None, False
     tensor = info.type.tensor_type
     shape = None
     if tensor.HasField("shape"):
         # Some exporters write -1 for an unknown size.
         shape = tuple(d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else None
                       for d in tensor.shape.dim)
-    return DTYPES.get(tensor.elem_type), shape
+    return number_type(tensor.elem_type), shape, tensor.elem_type == BFLOAT16
 
 
 def _attribute(attribute: onnx.AttributeProto) -> Any:
@@ -160,8 +171,8 @@ _LISTS = (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS)
 
 
 def check_inputs(graph: OnnxGraph, inputs: Any) -> list[np.ndarray]:
-    """The graph's inputs, from a list, a mapping by name or a single array. Raises
-    ValidationError."""
+    """The graph's inputs, from a list, a mapping by name or a single array; those of BFLOAT16 as
+    UINT16. Raises ValidationError."""
     names = [value.name for value in graph.inputs]
     if isinstance(inputs, Mapping):
         if inputs.keys() != set(names):
@@ -177,12 +188,13 @@ def check_inputs(graph: OnnxGraph, inputs: Any) -> list[np.ndarray]:
             raise UnsupportedError(f"input {value.name!r}: only tensors are supported")
         array = np.ascontiguousarray(array).reshape(np.shape(array))
         sizes = array.shape if value.shape is None else value.shape
-        if array.dtype != value.dtype or len(sizes) != array.ndim or any(
+        wanted = NUMPYS_BFLOAT16 if value.is_bfloat16 else value.dtype
+        if array.dtype != wanted or len(sizes) != array.ndim or any(
             n not in (None, m) for n, m in zip(sizes, array.shape)
         ):
             raise ValidationError(
-                f"expected input {value.name!r} to be {value.dtype} of sizes {value.shape}, but "
+                f"expected input {value.name!r} to be {wanted} of sizes {value.shape}, but "
                 f"got {array.dtype} of {array.shape}"
             )
-        arrays.append(array)
+        arrays.append(array.view(STORED) if value.is_bfloat16 else array)
     return arrays
