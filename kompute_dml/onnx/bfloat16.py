@@ -6,50 +6,35 @@ FLOAT32, and read and write UINT16.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from ..graph.array import Array
 from ..graph.builder import Builder
-from .lowerings import converted, emit_elementwise
+from ..operators.matrix_multiply.bfloat16 import NarrowDesc, WidenAnyDesc
 
 STORED = np.dtype(np.uint16)
-_WORD, _FLOAT = np.dtype(np.uint32), np.dtype(np.float32)
-_NAN = 0x7FC0
 
 
 def widened(x: np.ndarray) -> np.ndarray:
     """The numbers of FLOAT32 whose upper halves these are, of the same sizes."""
-    return np.asarray(x.astype(_WORD) << np.uint32(16)).view(_FLOAT)
+    return np.asarray(x.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def to_float(builder: Builder, x: Array) -> Array:
     """:func:`widened` on the device."""
-    if x.storage is None:
-        return builder.new(x.shape, _FLOAT)
-    words = _of(builder, "BIT_SHIFT_LEFT", converted(builder, x, _WORD), 16)
-    return replace(words, dtype=_FLOAT)
+    return _converted(builder, x, WidenAnyDesc, np.dtype(np.float32))
 
 
 def to_bfloat16(builder: Builder, x: Array) -> Array:
     """The upper halves of numbers of FLOAT32, rounded to the nearest, halves to even."""
-    if x.storage is None:
-        return builder.new(x.shape, STORED)
-    words = replace(x, dtype=_WORD, host=None)
-    odd = _of(builder, "BIT_AND", _of(builder, "BIT_SHIFT_RIGHT", words, 16), 1)
-    half = _of(builder, "ADD", odd, 0x7FFF)
-    upper = _of(builder, "BIT_SHIFT_RIGHT", _of(builder, "ADD", words, half), 16)
-    is_nan = emit_elementwise(builder, "ELEMENT_WISE_IS_NAN", [x], np.dtype(bool), {})
-    number = _constant(builder, _NAN)  # the sum of a NaN may be no NaN
-    chosen = emit_elementwise(builder, "ELEMENT_WISE_IF", [is_nan, number, upper], _WORD, {})
-    return converted(builder, chosen, STORED)
+    return _converted(builder, x, NarrowDesc, STORED)
 
 
-def _of(builder: Builder, operator: str, x: Array, y: Array | int) -> Array:
-    other = _constant(builder, y) if isinstance(y, int) else y
-    return emit_elementwise(builder, "ELEMENT_WISE_" + operator, [x, other], _WORD, {})
-
-
-def _constant(builder: Builder, number: int) -> Array:
-    return builder.constant(np.array(number, _WORD))
+def _converted(builder: Builder, x: Array, desc_class: Any, dtype: np.dtype[Any]) -> Array:
+    y = builder.new(x.shape, dtype)
+    if x.storage is not None and y.storage is not None:
+        builder.emit_own(desc_class, {"input_tensor": (x, x.shape, x.strides),
+                                      "output_tensor": (y, y.shape, y.strides)})
+    return y

@@ -496,14 +496,15 @@ class Region:
                 array = replace(builder.new(shape, stored), host=known.get(i))
             except OutOfMemoryError as error:
                 raise OutOfMemoryError(f"input {value.name!r}: {error}") from None
-            arrays[value] = to_float(builder, array) if value.is_bfloat16 else array
+            arrays[value] = array
             inputs.append(array)
         layers = Layers(builder, self._add)
         for run in self._runs:
             layers.add(run, arrays)
         for value in self.outputs:
             _upload(builder, value, arrays)
-        return inputs, [to_bfloat16(builder, arrays[v]) if v.is_bfloat16 else arrays[v]
+        return inputs, [to_bfloat16(builder, arrays[v])
+                        if v.is_bfloat16 and arrays[v].dtype != STORED else arrays[v]
                         for v in self.outputs]
 
     def _add(self, builder: Builder, node: OnnxNode, arrays: dict[OnnxValue, Array]) -> None:
@@ -558,6 +559,9 @@ class Region:
         for i, value in enumerate(node.inputs):
             if value is not None and i not in row.host:
                 _upload(builder, value, arrays)
+            if value is not None and value.is_bfloat16 and i not in row.stored and (
+                    arrays[value].dtype == STORED):
+                arrays[value] = to_float(builder, arrays[value])
         outputs = row.build(builder, node, [None if v is None else arrays[v] for v in node.inputs])
         if node.op in _VIEWS and "view_propagation" in disabled():
             return [builder.copy(y) for y in outputs]

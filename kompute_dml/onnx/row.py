@@ -69,6 +69,8 @@ class Mapping:
     """The DirectML tensor of each output, if its type differs from the table's."""
     any_size: bool = False
     """Whether a device serves all valid nodes of the same types, ranks and attributes, or none."""
+    stored: tuple[int, ...] = ()
+    """Inputs whose numbers of BFLOAT16 it takes as they are stored: UINT16."""
     of_float8: bool = False
     """Whether it understands FLOAT8E4M3FN, where its fields name no types."""
     repetition: Callable[[OnnxNode], float] = lambda node: 1.0

@@ -76,8 +76,14 @@ class Attention:
 
     @property
     def type(self) -> DataType:
+        """The type that shaders take: FLOAT16 for BFLOAT16, too."""
         data_type: DataType = self.desc.output_tensor.data_type
-        return data_type
+        return DataType.FLOAT16 if self.is_bfloat16 else data_type
+
+    @property
+    def is_bfloat16(self) -> bool:
+        """Whether elements are BFLOAT16, which descriptions have as UINT16."""
+        return bool(self.desc.output_tensor.data_type == DataType.UINT16)
 
     @property
     def itemsize(self) -> int:
@@ -91,7 +97,8 @@ class Attention:
     def work(self) -> str:
         """The tuning key."""
         h = self.h
-        return work_key(f"attention f{8 * self.itemsize}", self.rows, self.reach, h.head_size,
+        kind = "b" if self.is_bfloat16 else "f"
+        return work_key(f"attention {kind}{8 * self.itemsize}", self.rows, self.reach, h.head_size,
                         self.stacks)
 
     @property
@@ -236,7 +243,8 @@ class AttentionKernel(Kernel[Attention]):
         lengths = getattr(desc, h.lengths) if h.lengths else None
         by = (*(x.strides for x in a.lines), a.y_strides)
         variant = p.library.get(*self.shader(a).split("."))
-        spec = {"TYPE": a.type.code, "RELATIVE": bias is not None, "MASK": int(desc.mask_type),
+        spec = {"TYPE": a.type.code, "OF_BFLOAT16": a.is_bfloat16,
+                "RELATIVE": bias is not None, "MASK": int(desc.mask_type),
                 "CAUSAL": h.lengths is not None, "SPLIT": split, "WINDOW": a.window,
                 "SOFT_CAP": float_bits(a.soft_cap), **kernel.spec}
         p.dispatch(
@@ -264,7 +272,7 @@ class AttentionKernel(Kernel[Attention]):
                       "parts": parts * kernel.shares, "y_step": a.y_strides[3],
                       "queries": h.queries, "heads": h.heads},
                 spec={"LOCAL_SIZE": local_size, "TYPE": a.type.code, "FOURS": each == 4,
-                      "SINK": a.sinks})
+                      "SINK": a.sinks, "OF_BFLOAT16": a.is_bfloat16})
 
 
 # Any attention, in float32
@@ -480,7 +488,7 @@ class _OfHalves(AttentionKernel):
     """A kernel of FLOAT16 on matrix units."""
 
     def serves(self, a: Attention, traits: DeviceTraits) -> str | None:
-        if a.itemsize != 2:
+        if a.itemsize != 2 or a.is_bfloat16:
             return "elements are not FLOAT16"
         if not traits.multiplies(16, 16, 16, "f16", "f32"):
             return "the device has no matrix units for FLOAT16"

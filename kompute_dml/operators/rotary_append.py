@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..desc import TensorDesc
+from ..dtypes import DataType
 from ..lowering.builder import PlanBuilder
 from ..lowering.plan import UNUSED, Plan, Target
 from ..lowering.walk import Walk
@@ -27,9 +28,9 @@ def serves(traits: DeviceTraits) -> bool:
 
 def takes(fresh: Sequence[TensorDesc], head: int, value: int, rotated: int) -> bool:
     """Whether the kernel can read queries, keys and values [batch, token, all heads] of heads of so
-    many elements, of which some are rotated."""
+    many elements, of which some are rotated. UINT16 is BFLOAT16."""
     kind = fresh[0].data_type
-    return kind.is_float and kind.itemsize <= _WORD and not (
+    return (kind.is_float or kind == DataType.UINT16) and kind.itemsize <= _WORD and not (
         head % 4 or value % 4 or rotated % 4) and all(
             t.strides[-1] == 1 and t.base_alignment % _WORD == 0
             and not any(s * kind.itemsize % _WORD for s, n in zip(t.strides[:-1], t.sizes) if n > 1)
@@ -65,6 +66,7 @@ def _lower(d: OperatorDesc, target: Target) -> Plan:
               "v_by": d.value_tensor.strides[:2], "key_by": key.strides[:3],
               "value_by": value.strides[:3]},
         spec={"LOCAL_SIZE": local, "TYPE": q.data_type.code, "INTERLEAVED": bool(d.interleaved),
+              "OF_BFLOAT16": q.data_type == DataType.UINT16,
               "IDS": 0 if ids is None else ids.data_type.itemsize // _WORD})
     return p.build()
 
@@ -94,7 +96,8 @@ RotaryAppendDesc: Any = widened(
     in_place=False)
 """Queries, keys and values are [batch, token, all heads], caches [batch, head, row, element]. Cos
 and Sin are packed [position, pair]. Position ids are packed [batch, token]; without them positions
-follow the past. The output are the queries, packed. The first elements of a head are rotated."""
+follow the past. The output are the queries, packed. The first elements of a head are rotated.
+UINT16 is BFLOAT16."""
 
 AppendedAttentionDesc: Any = widened(
     MultiheadAttention1OperatorDesc, Field("Appended", "attribute", "UINT", True),

@@ -53,7 +53,8 @@ class _Rotated:
     @property
     def work(self) -> str:
         a = self.attention
-        return work_key(f"rotary attention f{8 * a.itemsize}", a.rows, a.reach, a.h.head_size,
+        kind = "b" if a.is_bfloat16 else "f"
+        return work_key(f"rotary attention {kind}{8 * a.itemsize}", a.rows, a.reach, a.h.head_size,
                         a.stacks)
 
 
@@ -130,7 +131,8 @@ class _Together(Kernel[_Rotated]):
                   "fresh_by": (d.key_tensor.strides[0], d.value_tensor.strides[0]),
                   "k_by": a.key.strides[:3], "v_by": a.value.strides[:3],
                   "positions": d.cos_tensor.sizes[-2]},
-            spec={"TYPE": a.type.code, "INTERLEAVED": bool(d.interleaved),
+            spec={"TYPE": a.type.code, "OF_BFLOAT16": a.is_bfloat16,
+                  "INTERLEAVED": bool(d.interleaved),
                   "IDS": 0 if ids is None else ids.data_type.itemsize // _WORD, "SINK": a.sinks,
                   "FAN_IN": FAN_IN, "PAIRS": d.cos_tensor.sizes[-1], "WINDOW": a.window,
                   "SOFT_CAP": float_bits(a.soft_cap), **launch.spec})

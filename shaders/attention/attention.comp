@@ -1,6 +1,7 @@
 //@ op DML_OPERATOR_MULTIHEAD_ATTENTION DML_OPERATOR_MULTIHEAD_ATTENTION1
 //@ variants COLUMNS: c64 c128
 #version 450
+#define MAY_BE_BFLOAT16
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 // A workgroup of 16 x 16 invocations computes ROWS rows by 64 or 128 columns of the output of one key head.

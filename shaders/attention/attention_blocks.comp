@@ -7,6 +7,7 @@
 //@     s64(rows=64, columns=64, keys=64, across=16, ahead=0, chunk=16, unrolls=0)
 //@     s128(rows=64, columns=128, keys=64, across=16, ahead=0, chunk=16, unrolls=0)
 #version 450
+#define MAY_BE_BFLOAT16
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 // A workgroup of ACROSS x 16 invocations computes ROWS rows by COLUMNS columns of the output of one key

@@ -1,5 +1,6 @@
 //@ op DML_OPERATOR_MULTIHEAD_ATTENTION DML_OPERATOR_MULTIHEAD_ATTENTION1
 #version 450
+#define MAY_BE_BFLOAT16
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 // An invocation computes four elements of a row of the output, or one, from the parts of the keys: each has

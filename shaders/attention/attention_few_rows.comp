@@ -1,6 +1,7 @@
 //@ op DML_OPERATOR_MULTIHEAD_ATTENTION DML_OPERATOR_MULTIHEAD_ATTENTION1
 //@ variants ROWS: r4 r8
 #version 450
+#define MAY_BE_BFLOAT16
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 // Attention of few queries, bound by reading keys and values once. Rows are the queries of all query

@@ -2,6 +2,7 @@
 //@ variants ROWS: r1(rows=1) r4(rows=4) r8(rows=8)
 //@ unchecked *
 #version 450
+#define MAY_BE_BFLOAT16
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_basic : require

@@ -1,6 +1,7 @@
 //@ op -
 //@ unchecked *
 #version 450
+#define MAY_BE_BFLOAT16
 #extension GL_GOOGLE_include_directive : require
 // Turns new queries and keys by their positions, and appends keys and values to caches after those of
 // earlier tokens. An invocation turns two pairs of elements, or copies four neighbours: first come those of

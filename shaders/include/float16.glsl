@@ -1,13 +1,22 @@
 // float16 <-> float32 by integer code, because packHalf2x16 may round in any direction, and devices may
 // flush denormals. Widening is exact, narrowing rounds to nearest even. Devices with HAS_EXACT_UNITS do
-// the same by themselves.
+// the same by themselves. Shaders that define MAY_BE_BFLOAT16 take BFLOAT16 in the place of float16 where
+// OF_BFLOAT16 says so. rounded_to_half is of float16 only.
 #ifndef INCLUDED_FLOAT16
 #define INCLUDED_FLOAT16
 #ifndef HAS_EXACT_UNITS
 #define HAS_EXACT_UNITS false
 #endif
 
+#ifdef MAY_BE_BFLOAT16
+layout(constant_id = 22) const bool OF_BFLOAT16 = false;
+#define IF_BFLOAT16(value) if (OF_BFLOAT16) return value;
+#else
+#define IF_BFLOAT16(value)
+#endif
+
 float half_to_float(uint bits) {
+    IF_BFLOAT16(uintBitsToFloat(bits << 16))
     if (HAS_EXACT_UNITS) return unpackHalf2x16(bits).x;
     uint magnitude = (bits & 0x7FFFu) << 13;
     uint result = magnitude + (112u << 23);
@@ -19,6 +28,13 @@ float half_to_float(uint bits) {
 }
 
 uint float_to_half(float x) {
+#ifdef MAY_BE_BFLOAT16
+    if (OF_BFLOAT16) {
+        uint word = floatBitsToUint(x);
+        bool is_number = (word & 0x7FFFFFFFu) <= 0x7F800000u;
+        return is_number ? word + 0x7FFFu + (word >> 16 & 1u) >> 16 : 0x7FC0u;
+    }
+#endif
     if (HAS_EXACT_UNITS) return packHalf2x16(vec2(x, 0.0));
     uint bits = floatBitsToUint(x);
     uint magnitude = bits & 0x7FFFFFFFu;
@@ -34,11 +50,13 @@ uint float_to_half(float x) {
 
 // Two in a word, the first in the lower half.
 vec2 halves_to_floats(uint word) {
+    IF_BFLOAT16(uintBitsToFloat(uvec2(word << 16, word & 0xFFFF0000u)))
     if (HAS_EXACT_UNITS) return unpackHalf2x16(word);
     return vec2(half_to_float(word & 0xFFFFu), half_to_float(word >> 16));
 }
 
 uint floats_to_halves(float low, float high) {
+    IF_BFLOAT16(float_to_half(low) | float_to_half(high) << 16)
     if (HAS_EXACT_UNITS) return packHalf2x16(vec2(low, high));
     return float_to_half(low) | float_to_half(high) << 16;
 }

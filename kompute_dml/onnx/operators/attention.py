@@ -13,8 +13,9 @@ from ...graph.array import BOOL, Array
 from ...graph.builder import Builder
 from ...layout import packed_strides
 from ...operators.rotary_append import AppendedAttentionDesc
+from ..bfloat16 import STORED, to_bfloat16, to_float
 from ..graph import OnnxNode
-from ..lowerings import Inputs, Seen, emit_elementwise, given, optional, packed
+from ..lowerings import Inputs, Seen, converted, emit_elementwise, given, optional, packed
 from ..row import Mapping
 from . import movement
 
@@ -168,7 +169,8 @@ def attention(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     read = node.attributes
     if (filled := optional(inputs, 6)) is not None:
         return [_of_caches(builder, node, inputs, filled)]
-    q = given(inputs, 0)
+    q, *caches = (given(inputs, i) for i in range(3))
+    inputs = [q, *(_numbers(builder, x) for x in caches), *inputs[3:]]
     by_head = len(q.shape) == 4
     heads = q.shape[1] if by_head else read["q_num_heads"]
     key_heads = given(inputs, 1).shape[1] if by_head else read["kv_num_heads"]
@@ -207,11 +209,18 @@ def attention(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
 
 def _of_caches(builder: Builder, node: OnnxNode, inputs: Inputs, filled: Array) -> Array:
     """Attention to caches of which each batch has filled a number of rows, the queries' own ones
-    last."""
+    last. Caches of BFLOAT16 are read as they are."""
     read, q = node.attributes, given(inputs, 0)
     by_head = len(q.shape) == 4
     heads = q.shape[1] if by_head else read["q_num_heads"]
-    k, v = given(inputs, 1), given(inputs, 2)
+    k, v, mask = given(inputs, 1), given(inputs, 2), optional(inputs, 3)
+    is_stored = k.dtype == v.dtype == STORED
+    if is_stored:
+        q = to_bfloat16(builder, q)
+        if mask is not None and mask.dtype != BOOL:
+            mask = to_bfloat16(builder, converted(builder, mask, np.dtype(np.float32)))
+    else:
+        k, v = _numbers(builder, k), _numbers(builder, v)
     key_heads = k.shape[1] if by_head else read["kv_num_heads"]
     q = _by_token(builder, q)
     batches, queries, features = q.shape
@@ -242,10 +251,16 @@ def _of_caches(builder: Builder, node: OnnxNode, inputs: Inputs, filled: Array) 
             soft_cap=float(read.get("softcap", 0.0)) or None,
             scale=float(read.get("scale") or size ** -0.5), query_head_count=heads,
             key_value_head_count=key_heads, mask_filter_value=-np.inf,
-            mask_type=_masked(builder, tensors, optional(inputs, 3), sizes, q.dtype))
+            mask_type=_masked(builder, tensors, mask, sizes, q.dtype))
+    y = _numbers(builder, y)
     if by_head:
         y = builder.reshape(y, (batches, queries, heads, value_size)).transpose((0, 2, 1, 3))
     return y
+
+
+def _numbers(builder: Builder, x: Array) -> Array:
+    """FLOAT32 of BFLOAT16 as it is stored."""
+    return to_float(builder, x) if x.dtype == STORED else x
 
 
 def _masked(
@@ -301,5 +316,5 @@ ROWS: tuple[Mapping, ...] = (
                 "PastValueTensor", None),
         attributes=("is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale",
                     "softcap", "softmax_precision"),
-        refuses=onnx_attention_refusal, multiplies=True),
+        stored=(1, 2), refuses=onnx_attention_refusal, multiplies=True),
 )

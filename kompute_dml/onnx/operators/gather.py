@@ -16,6 +16,7 @@ from ...graph.builder import Builder, scalar, supported
 from ...graph.recorded import Allowed
 from ...layout import packed_strides, pad_left, product
 from ...operators.append import AppendDesc
+from ..bfloat16 import STORED, to_bfloat16
 from ..graph import OnnxNode
 from ..lowerings import Build, Inputs, Seen, dimension, emit_elementwise, expect, given, host
 from ..row import Mapping, only, only_not
@@ -163,6 +164,8 @@ def tensor_scatter(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Arr
     """Lines of a cache from a place on, which each of the first dimension has; in a circle if told.
     """
     x, updates = given(inputs, 0), given(inputs, 1)
+    if x.dtype == STORED and updates.dtype == np.float32:
+        updates = to_bfloat16(builder, updates)
     axis = dimension(node.attributes.get("axis", -2), len(x.shape))
     count, most = updates.shape[axis], x.shape[axis]
     kind = np.dtype("int32")
@@ -287,5 +290,5 @@ ROWS: tuple[Mapping, ...] = (
     Mapping("Compress", (9, 11, 28), "GATHER", gather, attributes=("axis",),
         refuses=lambda node: "how many elements are kept is known only after a run"),
     Mapping("TensorScatter", (24,), "SCATTER", tensor_scatter,
-        fields=("InputTensor", "UpdatesTensor", None), attributes=("axis", "mode")),
+        fields=("InputTensor", "UpdatesTensor", None), attributes=("axis", "mode"), stored=(0,)),
 )

@@ -15,6 +15,7 @@ from ...graph.builder import Builder
 from ...graph.recorded import Allowed
 from ...operators.rotary_append import AppendedAttentionDesc, RotaryAppendDesc, serves, takes
 from ...operators.rotary_attention import RotaryAttentionDesc
+from ..bfloat16 import STORED, to_bfloat16, to_float
 from ..graph import OnnxNode
 from ..lowerings import (
     Inputs,
@@ -43,7 +44,7 @@ _CACHE_RANK = 4
 
 def grouped(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """com.microsoft GroupQueryAttention. The present outputs are as long as the past ones if these
-    have room for all keys."""
+    have room for all keys. Caches of BFLOAT16 stay so: attention reads and writes them."""
     read = node.attributes
     heads, key_heads = read["num_heads"], read["kv_num_heads"]
     q, k, v, past_k, past_v, lengths = (optional(inputs, i) for i in range(6))
@@ -72,6 +73,12 @@ def grouped(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
             q, k = (x, k) if name == "q" else (q, x)
     lengths = builder.reshape(lengths, (batches,))
     slides = bool(read.get("sliding_window_cache", 0))
+    is_stored = not slides and form is None and past_k is not None and past_v is not None and (
+        past_k.dtype == past_v.dtype == STORED)
+
+    def as_cached(x: Array) -> Array:
+        return to_bfloat16(builder, x) if is_stored and x.dtype != STORED else x
+
     if not slides:
         expect(builder, node, lengths, Allowed("seqlens_k", 0, capacity, ", the caches' rows"))
     # Of a prompt nothing is past, though some rows may be shorter.
@@ -86,18 +93,19 @@ def grouped(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     sink = optional(inputs, 11)
     if sink is None and read.get("smooth_softmax", 0) == 1:
         sink = builder.constant(np.zeros(heads, q.dtype))
+    added, sink = (None if x is None else as_cached(x) for x in (added, sink))
     scales = quantized_caches.scales_of(node, inputs, key_heads, (size, value_size))
     caches: list[Array] | None = None
     turning: dict[str, Seen | None] | None = None
     if rotates and cos is not None and sin is not None:
         interleaved = bool(read.get("rotary_interleaved", 0))
         in_cache = None if scales or slides else _rotated_into(
-            builder, (q, k, v), (past_k, past_v), before, cos, sin, ids, (heads, key_heads),
-            capacity)
+            builder, (as_cached(q), as_cached(k), as_cached(v)), (past_k, past_v), before,
+            as_cached(cos), as_cached(sin), ids, (heads, key_heads), capacity)
         if in_cache is not None:
             turning, caches = in_cache
             if added is not None:
-                y = builder.new(q.shape, q.dtype)
+                y = builder.new(q.shape, added.dtype)
                 builder.emit_own(
                     RotaryAppendDesc, turning | {"output_tensor": seen(y)}, scale=1.0,
                     query_head_count=heads, key_value_head_count=key_heads,
@@ -115,6 +123,8 @@ def grouped(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
                 return builder.reshape(y, (batches, length, count * size))
 
             q, k = rotated(q, heads), rotated(k, key_heads)
+    if turning is None and caches is None:
+        q, k, v = as_cached(q), as_cached(k), as_cached(v)
     held: list[Array] = []
     if scales or slides:
         fresh = [builder.reshape(x, (batches, length, key_heads, n)).transpose((0, 2, 1, 3))
@@ -135,7 +145,7 @@ def grouped(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
             for past, x, t in zip((past_k, past_v), fresh, scales)]
         caches = [builder.pack(quantized_caches.numbers(builder, x, t, form, q.dtype))
                   for x, t in zip(held, scales)]
-    y = builder.new((batches, length, heads * value_size), q.dtype)
+    y = builder.new((batches, length, heads * value_size), STORED if is_stored else q.dtype)
     present = caches or [builder.new((batches, key_heads, capacity, n), q.dtype)
                          for n in (size, value_size)]
     tensors: dict[str, Seen | None] = {
@@ -170,11 +180,11 @@ def grouped(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         tensors["sink_tensor"] = seen(builder.pack(sink))
     if turning:
         builder.emit_own(RotaryAttentionDesc, tensors, **own, **more)
-    elif own or sink is not None:
+    elif own or sink is not None or is_stored:
         builder.emit_own(AppendedAttentionDesc, tensors, **own, **more)
     else:
         builder.emit("MULTIHEAD_ATTENTION1", tensors, **more)
-    return [y, *(held or present)]
+    return [to_float(builder, y) if is_stored else y, *(held or present)]
 
 
 def _by_head_norm(builder: Builder, x: Array, weight: Array, epsilon: float) -> Array:
@@ -271,6 +281,6 @@ ROWS: tuple[Mapping, ...] = (
                     "kv_num_heads", "local_window_size", "num_heads", "q_norm_epsilon",
                     "qk_norm_epsilon", "qk_output", "rotary_interleaved", "scale",
                     "sliding_window_cache", "smooth_softmax", "softcap", "v_quant_type"),
-        results=("OutputTensor", None), host=(6,), alike=alike_totals,
+        results=("OutputTensor", None), host=(6,), stored=(3, 4), alike=alike_totals,
         refuses=grouped_refusal, multiplies=True, of_float8=True),
 )

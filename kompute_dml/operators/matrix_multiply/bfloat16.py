@@ -3,14 +3,17 @@ UINT16. Graphs make such a B of constants, and A is FLOAT32. In PyTorch both are
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ...desc import TensorDesc
 from ...dtypes import DataType
+from ...layout import is_packed
 from ...lowering.builder import PlanBuilder
 from ...lowering.kernel import Kernel, choose
 from ...lowering.plan import Plan, Target
+from ...lowering.walk import Walk
 from ...runtime.traits import DeviceTraits
 from ...sizes import said
 from ...tuning import work_key
@@ -24,6 +27,7 @@ from .gemm import GemmOperatorDesc
 VECTOR = 8
 """Elements of B in 16 bytes."""
 MOST_ROWS = 8
+_WORD = 4
 _WIDEN, _INVOCATIONS = "widen_bfloat16", 256
 _SIZES = {"k": (8, 2048), "mn": (128, 32)}
 """Columns of a tile, and what its parts of K are multiples of, by the axis of B's vectors."""
@@ -46,6 +50,33 @@ WidenDesc: Any = widened(
     definitions()["DML_OPERATOR_CAST"].desc_class, name="BFLOAT16_TO_FLOAT", lower=_lower_widen,
     in_place=False)
 """From UINT16 to FLOAT32, both packed and aligned to 16 bytes, a multiple of 8 elements."""
+
+
+def _lower_conversion(way: str) -> Callable[[OperatorDesc, Target], Plan]:
+    def lower(d: OperatorDesc, target: Target) -> Plan:
+        p, x, y = PlanBuilder(target, d), d.input_tensor, d.output_tensor
+        halves = x if way == "widen" else y
+        in_order = halves.base_alignment % _WORD == 0 and all(
+            is_packed(t.sizes, t.strides) for t in (x, y))
+        walk = Walk(y.sizes, x.strides, y.strides)
+        p.dispatch(
+            p.library.get("convert_bfloat16", way),
+            -(-walk.count // (_INVOCATIONS * (2 if in_order else 1))), x=p.read("input_tensor"),
+            y=p.write("output_tensor"), params=walk.words, push={"count": walk.count},
+            spec={"LOCAL_SIZE": _INVOCATIONS, "PACKED": in_order})
+        return p.build()
+
+    return lower
+
+
+WidenAnyDesc: Any = widened(
+    definitions()["DML_OPERATOR_CAST"].desc_class, name="BFLOAT16_TO_FLOAT_ANY",
+    lower=_lower_conversion("widen"), in_place=False)
+"""From UINT16 to FLOAT32, of any strides."""
+NarrowDesc: Any = widened(
+    definitions()["DML_OPERATOR_CAST"].desc_class, name="FLOAT_TO_BFLOAT16",
+    lower=_lower_conversion("narrow"), in_place=False)
+"""The other way round, rounded to the nearest, halves to even. NaN is 0x7FC0."""
 
 
 class WideningProduct(FloatProduct):
