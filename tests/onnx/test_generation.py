@@ -325,6 +325,42 @@ def test_ten_thousand_lengths_read_and_write_nothing_else(
         assert np.isfinite(y).all()
 
 
+def test_ten_thousand_places_write_and_show_nothing_else(rng: np.random.Generator) -> None:
+    """The same for TensorScatter and ONNX's Attention: places and lengths that only the device
+    knows, each at odds with the other."""
+    batches, capacity, size = 2500, 64, 16
+    cache, fresh = [batches, 1, capacity, size], [batches, 1, 1, size]
+    built = model(
+        [node("Add", "given zero", "places"), node("Add", "counted zero", "filled"),
+         *(node("TensorScatter", f"past_{n} {n} places", f"present_{n}", axis=2) for n in "kv"),
+         node("Attention", "q present_k present_v - - - filled", "y", is_causal=1)],
+        [*((n, INT64, [batches]) for n in ("given", "counted")),
+         *((n, FLOAT, fresh) for n in "qkv"), *((f"past_{n}", FLOAT, cache) for n in "kv")],
+        [("y", FLOAT, fresh), *((f"present_{n}", FLOAT, cache) for n in "kv")],
+        {"zero": np.int64(0)}, opset=24)
+    made = session(built, False, claim="all", strict=True)
+    own = np.arange(batches)
+    for _ in range(4):
+        places, filled = (np.where(
+            rng.random(batches) < 0.7, rng.integers(-3, capacity + 3, batches),
+            rng.integers(-2**31, 2**31, batches)) for _ in range(2))
+        new = {n: rng.standard_normal(fresh, np.float32) for n in "qkv"}
+        caches = {n: np.full(cache, np.nan, np.float32) for n in "kv"}
+        seen = np.arange(capacity) < np.clip(filled, 1, capacity)[:, None]
+        for x in caches.values():
+            x[seen[:, None]] = rng.standard_normal((int(seen.sum()), size))
+        y, *present = made.run(None, {"given": places, "counted": filled, **new, **{
+            f"past_{n}": x for n, x in caches.items()}})
+        fits = (places >= 0) & (places < capacity)
+        for n, x in zip("kv", present):
+            want = caches[n].copy()
+            want[own[fits], 0, places[fits]] = new[n][fits, 0, 0]
+            kept = np.ones((batches, capacity), bool)
+            kept[own[places < 0], 0] = False  # which row a negative place is, nobody says
+            np.testing.assert_array_equal(x[:, 0][kept], want[:, 0][kept])
+        assert np.isfinite(y).all()
+
+
 def test_ten_thousand_masks_show_the_keys_that_are_there(rng: np.random.Generator) -> None:
     """Masks that say how many keys a text has, of all kinds: more than there are, or fewer than
     none. Each text is one of a batch, and sees none of another's."""
