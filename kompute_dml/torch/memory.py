@@ -25,6 +25,7 @@ import torch
 
 from ..desc import TensorDesc
 from ..device import Device, default_device
+from ..dtypes import DataType
 from ..errors import DmlError, OutOfMemoryError
 from ..runtime.heap import Allocation
 from ..tensors import Tensor
@@ -140,10 +141,12 @@ def _form(sizes: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...] |
 
 
 def allocation_of(x: torch.Tensor) -> Allocation:
-    """The device memory of a tensor that has elements."""
+    """The device memory of a tensor that has elements. Raises RuntimeError where it was given
+    back."""
     allocation: Allocation | None = getattr(x.untyped_storage(), "kompute_dml_allocation", None)
     if allocation is None:
-        raise DmlError(f"{NAME}: a storage that this package has not made")
+        raise RuntimeError(f"{NAME}: a storage without memory: it was resized to 0 bytes, or this "
+                           "package has not made it")
     return allocation
 
 

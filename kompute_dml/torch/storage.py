@@ -13,6 +13,7 @@ from . import memory
 _copy, _clone, _to = UntypedStorage.copy_, UntypedStorage.clone, UntypedStorage.to
 _new, _write_file = UntypedStorage.__new__, UntypedStorage._write_file
 _set_from_file = UntypedStorage._set_from_file
+_resize, _nbytes = UntypedStorage.resize_, UntypedStorage.nbytes
 
 
 def _is_ours(storage: UntypedStorage) -> bool:
@@ -98,6 +99,30 @@ def set_from_file(self: UntypedStorage, file: Any, *form: Any) -> UntypedStorage
     return copy_(self, _set_from_file(UntypedStorage(self.nbytes()), file, *form))
 
 
+def resize_(self: UntypedStorage, nbytes: int) -> UntypedStorage:
+    """Give the memory back (0 bytes), or take it again with undefined contents, as sharded training
+    does. PyTorch's own number of bytes cannot change, so a storage never grows beyond it. Raises
+    RuntimeError there."""
+    if not _is_ours(self):
+        return _resize(self, nbytes)
+    most = _nbytes(self)
+    if nbytes > most:
+        raise RuntimeError(f"{memory.NAME}: a storage made with {most} bytes cannot have {nbytes}; "
+                           "resize the tensor instead")
+    if not nbytes:
+        self.kompute_dml_allocation = None
+    elif self.kompute_dml_allocation is None:
+        self.kompute_dml_allocation = memory.raises_as_torch(memory.allocate)(most)
+    self.kompute_dml_bytes = nbytes
+    return self
+
+
+def nbytes(self: UntypedStorage) -> int:
+    """How many bytes there are."""
+    held = getattr(self, "kompute_dml_bytes", None)
+    return _nbytes(self) if held is None else int(held)
+
+
 _HOST = torch.device("cpu")
 
 
@@ -116,6 +141,8 @@ def register() -> None:
     UntypedStorage.copy_ = copy_
     UntypedStorage.clone = clone
     UntypedStorage.to = to
+    UntypedStorage.resize_ = resize_
+    UntypedStorage.nbytes = UntypedStorage.size = nbytes
     UntypedStorage.__getitem__ = item
     UntypedStorage.__new__ = make
     UntypedStorage._write_file = write_file

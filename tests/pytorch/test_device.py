@@ -313,6 +313,23 @@ def test_storages_of_the_device() -> None:
     assert torch.UntypedStorage(3, device="meta").device.type == "meta"
 
 
+def test_storages_give_memory_back_and_take_it_again() -> None:
+    x = torch.ones(1 << 16, device=DEVICE)
+    storage, allocation = x.untyped_storage(), weakref.ref(memory.allocation_of(x))
+    assert storage.resize_(0) is storage and storage.size() == storage.nbytes() == 0
+    gc.collect()
+    assert allocation() is None
+    with pytest.raises(RuntimeError, match="resized to 0 bytes"):
+        x + 1
+    storage.resize_(1 << 18)
+    assert storage.nbytes() == 1 << 18
+    x.fill_(3)
+    assert x.cpu().tolist()[:: 1 << 15] == [3, 3]
+    with pytest.raises(RuntimeError, match="made with 262144 bytes cannot have 262145"):
+        storage.resize_((1 << 18) + 1)
+    assert torch.ones(3).untyped_storage().resize_(4).nbytes() == 4
+
+
 def test_state_dicts_go_both_ways() -> None:
     file, ours, host = io.BytesIO(), torch.nn.Linear(3, 2).to(DEVICE), torch.nn.Linear(3, 2)
     torch.save(ours.state_dict(), file)

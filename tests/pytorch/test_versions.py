@@ -22,7 +22,8 @@ USED = (
     "_C._acc.DeviceGuard", "autograd.graph._engine_run_backward", "autograd._engine_run_backward",
     "_decomp.core_aten_decompositions", "_guards.TracingContext.try_get",
     "fx.node._side_effectful_functions", "storage.UntypedStorage._write_file",
-    "storage.UntypedStorage._set_from_file",
+    "storage.UntypedStorage._set_from_file", "storage.UntypedStorage.resize_",
+    "storage.UntypedStorage.nbytes",
 )
 
 
