@@ -8,7 +8,8 @@ release  what is needed
 2.10     traced graphs lose checks of matrices: :func:`keep_checks`
 2.10     a module that was compiled on the host cannot move, and says so: PyTorch swaps none of the
          parameters that traced graphs refer to weakly. Move it, or a copy, before
-2.14     nothing else; the newest that the tests have run
+2.14     nothing else
+2.15     nothing else. The tests of this list, of eager tensors and of complex numbers have run
 ======== ==========================================================================================
 """
 
