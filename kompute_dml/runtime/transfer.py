@@ -52,7 +52,7 @@ class HostSlot:
         return batch is None or batch.done
 
 
-class Part(NamedTuple):
+class UploadPart(NamedTuple):
     """Bytes of an upload, and where they lie in a slot."""
 
     data: np.ndarray
@@ -140,7 +140,7 @@ class Transfer:
             if slot.allocation.last_use is not None:
                 self._recorder.finish(slot.allocation.last_use)
 
-    def send(self, slot: HostSlot, parts: Sequence[Part]) -> None:
+    def send(self, slot: HostSlot, parts: Sequence[UploadPart]) -> None:
         """Submit the copies of a slot's parts."""
         with self.lock:
             for part in parts:

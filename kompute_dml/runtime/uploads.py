@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from .heap import ALIGNMENT, Allocation
-from .transfer import Part, Transfer
+from .transfer import Transfer, UploadPart
 
 LEAST = 16 << 20
 """Fewer bytes are copied before a thread has begun."""
@@ -111,9 +111,11 @@ class Uploads:
             room[:n] = data
 
 
-def _filled(waiting: Sequence[tuple[np.ndarray, Allocation]], room: int) -> Iterator[list[Part]]:
+def _filled(
+    waiting: Sequence[tuple[np.ndarray, Allocation]], room: int
+) -> Iterator[list[UploadPart]]:
     """The parts that one slot after the other holds."""
-    parts: list[Part] = []
+    parts: list[UploadPart] = []
     at = 0
     for data, to in waiting:
         done = 0
@@ -122,7 +124,7 @@ def _filled(waiting: Sequence[tuple[np.ndarray, Allocation]], room: int) -> Iter
                 yield parts
                 parts, at = [], 0
             n = min(data.nbytes - done, room - at)
-            parts.append(Part(data[done : done + n], at, to, done))
+            parts.append(UploadPart(data[done : done + n], at, to, done))
             done += n
             at += -(-n // ALIGNMENT) * ALIGNMENT
     if parts:
