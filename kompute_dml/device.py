@@ -423,6 +423,17 @@ class Device(SnakeCase):
         return self.runtime.heap.used
 
     @property
+    def memory_peak(self) -> int:
+        """The most bytes that :attr:`memory_used` was, since :meth:`reset_memory_peak`."""
+        return self.runtime.heap.peak
+
+    @locked
+    def reset_memory_peak(self) -> None:
+        """Measure :attr:`memory_peak` from here on."""
+        self.runtime.collect()
+        self.runtime.heap.peak = self.runtime.heap.used
+
+    @property
     def memory_reserved(self) -> int:
         """Bytes of device memory allocated from Vulkan for tensors."""
         return self.runtime.heap.reserved

@@ -41,6 +41,8 @@ class PeerTime:
     ms: float | None = None
     spread: float | None = None
     problem: str = ""
+    mib: float | None = None
+    """The most MiB of the device that it uses at once, where that is measured."""
 
 
 class NumPy:

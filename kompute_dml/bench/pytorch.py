@@ -34,6 +34,8 @@ _HOST_CALLS = 40
 _ONE_US, _GRAPH_US, _DISPATCH_US = 30.0, 60.0, 2.0
 """The goals of the host's time: of an eager operator, and of a compiled graph, with its
 dispatches."""
+_MEMORY = 1.15
+"""How much of CUDA's memory a training step may use."""
 
 
 @dataclass(frozen=True)
@@ -54,20 +56,25 @@ class NetworkRow(UseRow):
     """Those that a call records anew. 0 where all is replayed."""
     first_s: float | None = None
     """Seconds of the first call, with compilation."""
+    mib: float | None = None
+    """The most MiB of the device that are in use at once in a call, with weights and states."""
     peers: dict[str, PeerTime] = field(default_factory=dict)
     goals: tuple[Judged, ...] = ()
     timings: None = None
     types: str = "FLOAT32"
 
     def judged(self, peers: dict[str, PeerTime]) -> NetworkRow:
-        """The row beside PyTorch. The goals are the speed of eager mode on the same GPU, and the
-        host's time."""
+        """The row beside PyTorch. The goals are the speed of eager mode on the same GPU, the
+        host's time, and the memory of a training step."""
         other = peers["eager"].ms if "eager" in peers else None
         ratio = other / self.ms if other and self.ms else None
         goals = [Judged("eager", 1.0, ratio)]
         allowed = self.host_goal
         if allowed is not None and self.host_us:
             goals.append(Judged("host", 1.0, allowed / self.host_us))
+        theirs = peers["eager"].mib if "eager" in peers else None
+        if theirs and self.mib and self.use in ("gradients", "training"):
+            goals.append(Judged("memory", 1.0, _MEMORY * theirs / self.mib))
         return dataclasses.replace(self, peers=peers, goals=tuple(goals))
 
     @property
@@ -186,6 +193,7 @@ class NetworkBench:
 
     def _row(self, name: str, use: str) -> NetworkRow:
         torch._dynamo.reset()
+        memory_used = _Memory(torch.kompute)  # type: ignore[attr-defined]
         work = networks.workload(name, self.large).to("kompute")
         call = USED[use](work, self.device.synchronize, torch.compile)
         begin = time.perf_counter()
@@ -196,8 +204,9 @@ class NetworkBench:
         recorder = self.device.runtime.recorder
         ms, host, (anew, replayed) = _timed(
             call, lambda: (recorder.dispatches, recorder.replayed))
+        mib = memory_used.most(call)
         gc.collect()
-        return NetworkRow(name, use, values or "ok", ms, host, anew + replayed, anew, first_s)
+        return NetworkRow(name, use, values or "ok", ms, host, anew + replayed, anew, first_s, mib)
 
     @staticmethod
     def _wrong(name: str, use: str, results: torch.Tensor) -> str:
@@ -210,6 +219,7 @@ class NetworkBench:
         torch._dynamo.reset()
         where = "cuda" if self._cuda else "cpu"
         wait = torch.cuda.synchronize if self._cuda else (lambda: None)
+        memory_used = _Memory(torch.cuda) if self._cuda and peer != "graphs" else None
         try:
             work = networks.workload(name, self.large).to(where)
             options = {}
@@ -219,11 +229,30 @@ class NetworkBench:
                              **options)
             if peer == "graphs":
                 call = _captured(call)
-            return PeerTime(_timed(call, lambda: (0, 0))[0])
+            ms = _timed(call, lambda: (0, 0))[0]
+            return PeerTime(ms, mib=None if memory_used is None else memory_used.most(call))
         except Exception as error:
             return PeerTime(problem=_first_line(error))
         finally:
             gc.collect()
+
+
+class _Memory:
+    """What a network uses of a device's memory, by PyTorch's count."""
+
+    def __init__(self, module: Any) -> None:
+        """Before the network is there. ``module`` is torch.cuda, or that of this device."""
+        gc.collect()
+        self._module, self._before = module, module.memory_allocated()
+
+    def most(self, call: Repeated) -> float:
+        """The most MiB in use at once in a call, with what lay there before the call."""
+        call.wait()
+        self._module.reset_peak_memory_stats()
+        call.run()
+        call.wait()
+        peak: int = self._module.max_memory_allocated()
+        return (peak - self._before) / (1 << 20)
 
 
 def _first_line(error: Exception) -> str:
@@ -282,18 +311,23 @@ def _host_us(call: Repeated, calls: int) -> float:
 
 
 def as_table(rows: Sequence[NetworkRow]) -> str:
-    """Times of each row, and of PyTorch beside."""
+    """Times and memory of each row, and of PyTorch beside."""
     def number(x: float | None, digits: int = 2) -> str:
         return "-" if x is None else f"{x:,.{digits}f}"
 
     names = list(dict.fromkeys(name for row in rows for name in row.peers))
+    weighed = [n for n in names if any(row.peers[n].mib for row in rows if n in row.peers)]
     return tabulate(
         [(row.model, row.use, number(row.ms), number(row.host_us, 0), number(row.dispatches, 0),
           number(row.anew, 1),
           *(number(row.peers[n].ms if n in row.peers else None) for n in names),
+          number(row.mib, 1),
+          *(number(row.peers[n].mib if n in row.peers else None, 1) for n in weighed),
           number(row.first_s, 1),
           row.times_a_peer)
          for row in rows],
         headers=("model", "use", "ms", "host us", "dispatches", "recorded",
-                 *(f"{n} ms" for n in names), "first s", "times a peer"),
-        colalign=("left", "left", *("right",) * (5 + len(names)), "left"), disable_numparse=True)
+                 *(f"{n} ms" for n in names), "MiB", *(f"{n} MiB" for n in weighed), "first s",
+                 "times a peer"),
+        colalign=("left", "left", *("right",) * (6 + len(names) + len(weighed)), "left"),
+        disable_numparse=True)

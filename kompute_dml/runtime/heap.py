@@ -185,6 +185,8 @@ class Heap:
         They cannot be hashed once their allocation is gone."""
         self.emptied_in_use = False
         """Whether a block has no range any more, but a batch that uses it."""
+        self.peak = 0
+        """The most bytes that were allocated at once. Who measures sets it to :attr:`used`."""
         self._keep = keep
         self._shares_blocks = shares_blocks
 
@@ -246,6 +248,7 @@ class Heap:
         taken.last_use = _pending(user)
         self.live[id(taken)] = taken
         block.take(gap, taken)
+        self.peak = max(self.peak, self.used)
         return allocation
 
     def release(self, taken: Range) -> None:

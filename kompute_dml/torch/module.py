@@ -161,6 +161,14 @@ class Module(types.ModuleType):
         """Bytes that tensors use."""
         return memory.device().memory_used
 
+    def max_memory_allocated(self, device: torch.device | str | int | None = None) -> int:
+        """The most bytes that tensors used at once, since the peak was reset."""
+        return memory.device().memory_peak
+
+    def reset_peak_memory_stats(self, device: torch.device | str | int | None = None) -> None:
+        """Measure :meth:`max_memory_allocated` from here on."""
+        memory.device().reset_memory_peak()
+
     def memory_reserved(self, device: torch.device | str | int | None = None) -> int:
         """Bytes taken from Vulkan."""
         return memory.device().memory_reserved
