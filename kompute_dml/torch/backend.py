@@ -239,9 +239,7 @@ class _Made(NamedTuple):
 
     place: int
     """Of the plan's output; -1 for a tensor without elements, -2 for what is no new tensor."""
-    shape: tuple[int, ...] = ()
-    dtype: torch.dtype = torch.float32
-    strides: tuple[int, ...] | None = None
+    form: memory.Form | None = None
     host: bool = False
     argument: int = -1
     """The argument that the result is; -1 for ``value``."""
@@ -257,7 +255,8 @@ def _made(r: _Result) -> _Made:
     if r.order is not None:
         steps = dict(zip(r.order, packed_strides([shape[d] for d in r.order])))
         strides = tuple([steps[d] for d in range(len(shape))])
-    return _Made(r.place if r.kind == "value" else -1, shape, r.value.dtype, strides, r.host)
+    return _Made(r.place if r.kind == "value" else -1, memory.form(shape, r.value.dtype, strides),
+                 r.host)
 
 
 class _Seen(NamedTuple):
@@ -279,7 +278,7 @@ class _Mirrored(NamedTuple):
 
     argument: int
     mirror: Mirror
-    count: int
+    uploads: int
     """How often the mirror may have been uploaded anew if it is a constant; -1 if it is none."""
 
 
@@ -290,7 +289,7 @@ class _Known(NamedTuple):
     outputs: _Outputs
     seen: list[_Seen]
     mirrored: list[_Mirrored]
-    staged: list[int]
+    staged: Sequence[int]
     form: memory.StagedForm | None
     """Where those of ``staged`` are uploaded."""
     others: list[tuple[int, Any]]
@@ -672,7 +671,7 @@ class PlannedNodes:
 
     def _seen(
         self, ready: _Ready, outputs: _Outputs, args: Arguments, tensors: Sequence[Tensor | None],
-        key: Sequence[Any], staged: list[int], form: memory.StagedForm | None,
+        key: Sequence[Any], staged: Sequence[int], form: memory.StagedForm | None,
     ) -> _Known:
         """What to compare the arguments of the next call with."""
         known, apart = _Known(ready, outputs, [], [], staged, form, []), {*staged}
@@ -881,11 +880,11 @@ class PlannedNodes:
         for w in ready.written:
             w.finish(args, bound)
         results: list[Any] = []
-        for place, shape, dtype, strides, host, argument, value in outputs.results:
-            if place == -2:
+        for place, form, host, argument, value in outputs.results:
+            if form is None:
                 results.append(value if argument < 0 else args[argument])
                 continue
-            y = memory.adopt(None if place < 0 else bound[place][0], shape, dtype, strides)
+            y = memory.adopt_as(None if place < 0 else bound[place][0], form)
             results.append(memory.to_host(y) if host else y)
         return results
 

@@ -99,7 +99,11 @@ def adopt(
 ) -> torch.Tensor:
     """A tensor of PyTorch's whose storage is ``allocation``, or has no elements. It is packed, or
     has these dense strides."""
-    form = _form(tuple(shape), dtype, strides)
+    return adopt_as(allocation, form(tuple(shape), dtype, strides))
+
+
+def adopt_as(allocation: Allocation | None, form: Form) -> torch.Tensor:
+    """:func:`adopt` for a form that is known."""
     head = _heads.pop() if _heads else _head()
     try:
         _HEAD.pack_into(
@@ -118,7 +122,7 @@ def _head() -> ctypes.Array[ctypes.c_char]:
     return head
 
 
-class _Form(NamedTuple):
+class Form(NamedTuple):
     """What a capsule says of sizes, strides and type."""
 
     rank: int
@@ -133,11 +137,13 @@ class _Form(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1 << 12)
-def _form(sizes: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...] | None) -> _Form:
+def form(sizes: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...] | None = None
+         ) -> Form:
+    """What the capsule of a packed tensor says, or of one of these dense strides."""
     spec, rank, values = types.spec(dtype), len(sizes), (*sizes, *(strides or ()))
     numbers = (ctypes.c_int64 * max(len(values), 1))(*values)
     begin = ctypes.addressof(numbers)
-    return _Form(rank, spec.code, spec.bits, begin, begin + 8 * rank if strides else 0, numbers)
+    return Form(rank, spec.code, spec.bits, begin, begin + 8 * rank if strides else 0, numbers)
 
 
 def allocation_of(x: torch.Tensor) -> Allocation:
@@ -250,13 +256,13 @@ class Staging:
     def form(self, tensors: Sequence[torch.Tensor]) -> StagedForm:
         """Where such tensors are uploaded."""
         key = *[(x.dtype, x.shape) for x in tensors],
-        form = self._known.pop(key, None)
-        if form is None or not form.fits(tensors):
-            form = StagedForm(tensors)
-        self._known[key] = form
+        known = self._known.pop(key, None)
+        if known is None or not known.fits(tensors):
+            known = StagedForm(tensors)
+        self._known[key] = known
         if len(self._known) > _MOST_FORMS:
             del self._known[next(iter(self._known))]
-        return form
+        return known
 
 
 def download(t: Tensor | None, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:

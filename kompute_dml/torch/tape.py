@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ from . import memory
 from .lists import ListPlan, planned
 
 MAX_TAPES = 2048
-"""The least recently used one is dropped."""
+"""The oldest one is dropped."""
 _TRIES = 3
 """Calls that note, before an operator counts as one without a tape."""
 _PLAIN = frozenset((bool, int, str, type(None), torch.dtype, torch.device, torch.memory_format,
@@ -37,6 +36,8 @@ class Signature(NamedTuple):
     key: tuple[Any, ...]
     tensors: list[torch.Tensor]
     memories: list[Allocation | None]
+    starts: list[int]
+    """The byte where each tensor starts in its memory."""
 
     def still_holds(self, shapes: Sequence[Any]) -> bool:
         """Whether no tensor was resized or given another storage since."""
@@ -55,22 +56,24 @@ class _Unknown(Exception):
 
 def signature(op: object, args: Sequence[Any], kwargs: dict[str, Any]) -> Signature | None:
     """The signature of a call whose tensors all lie on the device, else None."""
-    parts: list[Any] = [op, torch.get_default_dtype(), torch.is_grad_enabled()]
+    # The operator of C++, whose hash takes no call of Python's.
+    parts: list[Any] = [getattr(op, "_op", op), torch.get_default_dtype(), torch.is_grad_enabled()]
     tensors: list[torch.Tensor] = []
     memories: list[Allocation | None] = []
+    starts: list[int] = []
     try:
         for x in args:
-            _add(x, parts, tensors, memories)
+            _add(x, parts, tensors, memories, starts)
         for name, x in kwargs.items():
             parts.append(name)
-            _add(x, parts, tensors, memories)
+            _add(x, parts, tensors, memories, starts)
     except _Unknown:
         return None
-    return Signature(tuple(parts), tensors, memories)
+    return Signature(tuple(parts), tensors, memories, starts)
 
 
 def _add(x: Any, parts: list[Any], tensors: list[torch.Tensor],
-         memories: list[Allocation | None]) -> None:
+         memories: list[Allocation | None], starts: list[int]) -> None:
     """Values that differ in type or in a bit differ."""
     kind = type(x)
     if isinstance(x, torch.Tensor):
@@ -81,10 +84,11 @@ def _add(x: Any, parts: list[Any], tensors: list[torch.Tensor],
         parts += (x.dtype, x.shape, x.stride(), start & 15, x.requires_grad)
         for i, other in enumerate(memories):  # tensors may lie in each other
             if other is held is not None:
-                parts += (i, start - tensors[i].storage_offset() * tensors[i].element_size())
+                parts += (i, start - starts[i])
                 break
         tensors.append(x)
         memories.append(held)
+        starts.append(start)
     elif kind in _PLAIN:
         parts += (kind, x)
     elif kind is float:
@@ -92,7 +96,7 @@ def _add(x: Any, parts: list[Any], tensors: list[torch.Tensor],
     elif kind is list or kind is tuple:
         parts += (kind, len(x))
         for item in x:
-            _add(item, parts, tensors, memories)
+            _add(item, parts, tensors, memories, starts)
     else:
         raise _Unknown
 
@@ -121,8 +125,7 @@ class _Output(NamedTuple):
     argument: int = -1
     memory: int = -1
     """-1 for a tensor without elements."""
-    shape: tuple[int, ...] = ()
-    dtype: torch.dtype = torch.float32
+    form: memory.Form | None = None
 
 
 class Tape(NamedTuple):
@@ -140,14 +143,19 @@ class Tape(NamedTuple):
 
     def play(self, call: Signature) -> Any:
         """Do it for other tensors."""
-        device, tensors = memory.device(), call.tensors
+        runtime, tensors = memory.device().runtime, call.tensors
+        outputs = self._run(runtime, call)
+        for i in self.written:
+            memory.note_write(tensors[i])
+        return outputs[0] if self.result is None else pytree.tree_unflatten(outputs, self.result)
+
+    def _run(self, runtime: Any, call: Signature) -> list[torch.Tensor | None]:
+        """The outputs."""
+        tensors = call.tensors
         memories: list[Any] = [*call.memories, *[None] * (self.total - len(tensors)),
                                *self.constants]
-        starts = [x.storage_offset() * x.element_size() for x in tensors]
-        starts += [0] * (len(memories) - len(tensors))
-        runtime = device.runtime
+        starts = [*call.starts, *[0] * (len(memories) - len(tensors))]
         with runtime.lock:
-            runtime.recorder.check()
             for compiled, places, new, gone in self.steps:
                 for i, nbytes in new:
                     memories[i] = runtime.allocate(nbytes)
@@ -159,11 +167,8 @@ class Tape(NamedTuple):
                 compiled.run(slots)
                 for i in gone:
                     memories[i] = None
-        for i in self.written:
-            memory.note_write(tensors[i])
-        outputs = [None if y is None else tensors[y.argument] if y.argument >= 0 else memory.adopt(
-            None if y.memory < 0 else memories[y.memory], y.shape, y.dtype) for y in self.outputs]
-        return outputs[0] if self.result is None else pytree.tree_unflatten(outputs, self.result)
+        return [None if y is None else tensors[y.argument] if y.form is None else memory.adopt_as(
+            None if y.memory < 0 else memories[y.memory], y.form) for y in self.outputs]
 
 
 class _Notes(threading.local):
@@ -171,7 +176,7 @@ class _Notes(threading.local):
 
 
 _notes = _Notes()
-_tapes: OrderedDict[tuple[Any, ...], Tape | ListPlan | int] = OrderedDict()
+_tapes: dict[tuple[Any, ...], Tape | ListPlan | int] = {}
 """By signature. A number says how often the call was tried."""
 
 
@@ -191,11 +196,7 @@ def run(op: object, args: Sequence[Any], kwargs: dict[str, Any], plain: Callable
     call = signature(op, args, kwargs)
     if call is None:
         return plain()
-    lock = memory.device().runtime.lock
-    with lock:
-        known = _tapes.get(call.key)
-        if known is not None:
-            _tapes.move_to_end(call.key)
+    known = _tapes.get(call.key)
     if isinstance(known, Tape):
         statistics.played += 1
         return known.play(call)
@@ -209,10 +210,10 @@ def run(op: object, args: Sequence[Any], kwargs: dict[str, Any], plain: Callable
         tape, result = listed
     else:
         result, tape = _noted(call, plain)
-    with lock:
+    with memory.device().runtime.lock:
         _tapes[call.key] = tape or (known or 0) + 1
         if len(_tapes) > MAX_TAPES:
-            _tapes.popitem(last=False)
+            del _tapes[next(iter(_tapes))]
     return result
 
 
@@ -261,8 +262,7 @@ def _tape(call: Signature, runs: Sequence[Run], written: Sequence[Allocation], r
         return None
     structure = pytree.tree_structure(result, is_leaf=lambda x: x is None)
     kept = {y.memory for y in outputs if y is not None}
-    begins = [x.storage_offset() * x.element_size() for x in call.tensors]
-    begins += [0] * (total + len(constants) - count)
+    begins = [*call.starts, *[0] * (total + len(constants) - count)]
     bare = [(run.compiled, [None if t is None else _Place(
         at := places[id(t.allocation)], t.byte_offset - begins[at]) for t in run.tensors])
         for run in runs]
@@ -357,12 +357,12 @@ def _outputs(call: Signature, result: Any, made: dict[int, Allocation], places: 
             continue
         shape = tuple(y.shape)
         if not y.numel():
-            outputs.append(_Output(-1, -1, shape, y.dtype))
+            outputs.append(_Output(-1, -1, memory.form(shape, y.dtype)))
             continue
         held = memory.allocation_of(y)
         if id(held) not in made or id(held) in taken or not y.is_contiguous() or (
                 y.storage_offset()):
             return None
         taken.add(id(held))
-        outputs.append(_Output(-1, places[id(held)], shape, y.dtype))
+        outputs.append(_Output(-1, places[id(held)], memory.form(shape, y.dtype)))
     return outputs
