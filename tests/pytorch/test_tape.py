@@ -294,3 +294,32 @@ def test_optimizers_repeat(kind: str) -> None:
     assert found[1] == pytest.approx(found[0], rel=1e-4, abs=1e-6)
     assert len(set(counts[-3:])) == 1 and counts[-1][1] > 0
     assert counts[-1][0] <= 4 and counts[-1][1] <= 10, counts
+
+
+def test_a_result_that_reads_nothing_is_kept() -> None:
+    """A backward pass begins with ones. Whoever has them may write them."""
+    x, recorder = torch.randn(3, 4, device=DEVICE), memory.device().runtime.recorder
+    ones = torch.ones(3, 4)
+    for _ in range(ROUNDS):
+        torch.ones_like(x)
+    before = recorder.dispatches
+    torch.ones_like(x)
+    assert recorder.dispatches == before
+    first, second = torch.ones_like(x), torch.ones_like(x)
+    first.add_(1)
+    del first
+    same(second, ones)
+    row = torch.ones_like(x)[1]
+    same(torch.ones_like(x), ones)
+    row.mul_(3)
+    del row
+    same(torch.ones_like(x), ones)
+    with torch.inference_mode():
+        torch.ones_like(x)
+    assert not torch.ones_like(x).is_inference()
+    w = torch.randn(3, 4, device=DEVICE, requires_grad=True)
+    for _ in range(ROUNDS):
+        w.grad = None
+        w.sum().backward()
+        same(w.grad, ones)
+        w.grad.mul_(2)
