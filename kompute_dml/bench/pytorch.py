@@ -193,7 +193,7 @@ class NetworkBench:
 
     def _row(self, name: str, use: str) -> NetworkRow:
         torch._dynamo.reset()
-        memory_used = _Memory(torch.kompute)  # type: ignore[attr-defined]
+        memory_used = _Memory(torch.kompute)
         work = networks.workload(name, self.large).to("kompute")
         call = USED[use](work, self.device.synchronize, torch.compile)
         begin = time.perf_counter()

@@ -25,8 +25,7 @@ import torch
 
 from ..desc import TensorDesc
 from ..device import Device, default_device
-from ..dtypes import DataType
-from ..errors import DmlError, OutOfMemoryError
+from ..errors import OutOfMemoryError
 from ..runtime.heap import Allocation
 from ..tensors import Tensor
 from . import types
