@@ -34,7 +34,7 @@ from ..runtime.windows import SIZE as WINDOW
 from ..sizes import SizeTrace, is_open
 from .array import BOOL, Array, device_type
 from .caches import append_in_place, appends
-from .ends import End, Ends
+from .ends import Ends, OuterTensor
 from .memory import Storage, aligned, share, side_by_side
 from .node import Node, Nodes
 from .planner import Planner, Preparations
@@ -322,8 +322,8 @@ class Builder(Planner):
         places = {id(a): i for i, a in enumerate(inputs)}
         plan = RecordedPlan(
             self.device, steps, Ends(
-                self.device, [*map(End.of, inputs)], [places[id(a)] for a in together],
-                [*map(End.of, ends)], kept),
+                self.device, [*map(OuterTensor.of, inputs)], [places[id(a)] for a in together],
+                [*map(OuterTensor.of, ends)], kept),
             [a.shape for a in (*inputs, *ends)], memory, self._allocated, expected)
         plan.pipelines = begin(self.device, (step.compiled for step in steps))
         return plan

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from ..device import Device
 
 
-class End(NamedTuple):
+class OuterTensor(NamedTuple):
     """An input or an output, in any size."""
 
     dtype: np.dtype[Any]
     storage: Storage | None
 
     @staticmethod
-    def of(array: Array) -> End:
+    def of(array: Array) -> OuterTensor:
         """That of an array."""
-        return End(array.dtype, array.storage)
+        return OuterTensor(array.dtype, array.storage)
 
     def view(self, shape: Ints, raw: np.ndarray) -> np.ndarray:
         """The elements in the bytes of its allocation."""
@@ -69,8 +69,8 @@ class Ends:
     """The inputs and outputs of plans that share memory."""
 
     def __init__(
-        self, device: Device, inputs: Sequence[End], together: Sequence[int],
-        outputs: Sequence[End], kept: Mapping[int, int],
+        self, device: Device, inputs: Sequence[OuterTensor], together: Sequence[int],
+        outputs: Sequence[OuterTensor], kept: Mapping[int, int],
     ) -> None:
         """Inputs that lie ``together`` share an allocation, and so do all outputs but those that
         are ``kept`` where an input lies: outputs by input. Other inputs have an allocation each."""
@@ -98,7 +98,7 @@ class Ends:
             windows.download(self.outgoing, self.outgoing_bytes) if self.outgoing else None)
 
 
-def _range(ends: Iterable[End]) -> tuple[Allocation | None, int]:
+def _range(ends: Iterable[OuterTensor]) -> tuple[Allocation | None, int]:
     """The allocation that these share, and its bytes up to the end of the last one."""
     storages = [x.storage for x in ends if x.storage is not None]
     if not storages:

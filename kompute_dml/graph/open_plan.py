@@ -27,7 +27,7 @@ from ..sizes import Line, Settled, Size, SizeTrace, any_open, evaluator, is_open
 from .ahead import FIRST_SIZES, compiles_ahead, sizes_around
 from .array import Array
 from .builder import Builder
-from .ends import End, Ends
+from .ends import Ends, OuterTensor
 from .listed import (
     Forms,
     Lies,
@@ -701,8 +701,8 @@ class OpenPlan:
                       *[[self._inputs[i]] for i in used if i not in together], fresh):
             present = [twin(a) for a in group if a.storage is not None]
             builder.allocate(present, side_by_side(present), side_by_side)
-        inputs, outputs = ([End(a.dtype, None if a.storage is None else twin(a)) for a in arrays]
-                           for arrays in (self._inputs, self._outputs))
+        inputs, outputs = ([OuterTensor(a.dtype, None if a.storage is None else twin(a))
+                            for a in arrays] for arrays in (self._inputs, self._outputs))
         layout.ends = Ends(builder.device, inputs, together, outputs, self.kept)
         inner = [s for s in (*map(twins.__getitem__, self._inner),
                              *map(twins.__getitem__, self._scratch)) if s.nbytes]
