@@ -239,7 +239,7 @@ class _Made(NamedTuple):
 
     place: int
     """Of the plan's output; -1 for a tensor without elements, -2 for what is no new tensor."""
-    form: memory.Form | None = None
+    form: memory.CapsuleForm | None = None
     host: bool = False
     argument: int = -1
     """The argument that the result is; -1 for ``value``."""

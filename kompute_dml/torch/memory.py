@@ -101,7 +101,7 @@ def adopt(
     return adopt_as(allocation, form(tuple(shape), dtype, strides))
 
 
-def adopt_as(allocation: Allocation | None, form: Form) -> torch.Tensor:
+def adopt_as(allocation: Allocation | None, form: CapsuleForm) -> torch.Tensor:
     """:func:`adopt` for a form that is known."""
     head = _heads.pop() if _heads else _head()
     try:
@@ -121,7 +121,7 @@ def _head() -> ctypes.Array[ctypes.c_char]:
     return head
 
 
-class Form(NamedTuple):
+class CapsuleForm(NamedTuple):
     """What a capsule says of sizes, strides and type."""
 
     rank: int
@@ -137,12 +137,13 @@ class Form(NamedTuple):
 
 @functools.lru_cache(maxsize=1 << 12)
 def form(sizes: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...] | None = None
-         ) -> Form:
+         ) -> CapsuleForm:
     """What the capsule of a packed tensor says, or of one of these dense strides."""
     spec, rank, values = types.spec(dtype), len(sizes), (*sizes, *(strides or ()))
     numbers = (ctypes.c_int64 * max(len(values), 1))(*values)
     begin = ctypes.addressof(numbers)
-    return Form(rank, spec.code, spec.bits, begin, begin + 8 * rank if strides else 0, numbers)
+    return CapsuleForm(
+        rank, spec.code, spec.bits, begin, begin + 8 * rank if strides else 0, numbers)
 
 
 def allocation_of(x: torch.Tensor) -> Allocation:

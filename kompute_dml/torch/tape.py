@@ -126,7 +126,7 @@ class _Output(NamedTuple):
     argument: int = -1
     memory: int = -1
     """-1 for a tensor without elements."""
-    form: memory.Form | None = None
+    form: memory.CapsuleForm | None = None
 
 
 class _Kept:
