@@ -296,7 +296,7 @@ class Builder(Planner):
         """Allocate memory for every storage. ``resident`` inputs lie on the device, so they take no
         part in the upload of the small inputs. With ``bound`` inputs and outputs have no memory:
         each run brings it (:meth:`RecordedPlan.bind`)."""
-        ends = self._ends(inputs, outputs)
+        ends = self._ends(inputs, outputs, bound)
         kept = {} if bound else self._append_in_place(inputs, ends)
         steps = self.lower(inputs, ends, runs=True)
         used = [a for i, a in enumerate(inputs)
@@ -328,14 +328,18 @@ class Builder(Planner):
         plan.pipelines = begin(self.device, (step.compiled for step in steps))
         return plan
 
-    def _ends(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Array]:
-        """The outputs, each packed in memory of its own."""
+    def _ends(
+        self, inputs: Sequence[Array], outputs: Sequence[Array], bound: bool = False
+    ) -> list[Array]:
+        """The outputs, each packed in memory of its own. That of ``bound`` ones holds nothing else:
+        a run brings as many bytes as an output has."""
         owned = {a.storage for a in inputs}
         ends: list[Array] = []
         for y in outputs:
             shared = y.storage is not None and (
                 y.storage in owned or y.storage.constant or y.storage.is_part or not y.packed
                 or any(y.storage is e.storage for e in ends)  # two outputs need separate memory
+                or (bound and y.storage.root.nbytes != (y.size * y.dtype.itemsize + 3) & ~3)
             )
             ends.append(self.copy(y) if shared else y)
         return ends

@@ -142,7 +142,7 @@ class OpenBuilder(Builder):
         *, bound: bool = False,
     ) -> OpenPlan:
         """:meth:`finish`, for many sizes."""
-        ends = self._ends(inputs, outputs)
+        ends = self._ends(inputs, outputs, bound)
         kept = {} if bound else self._append_in_place(inputs, ends)
         steps = self.lower(inputs, ends, runs=True)
         ours = {id(a.storage) for a in (*inputs, *ends, *[x for x, _ in self.written])}

@@ -135,3 +135,26 @@ def test_a_value_that_is_read_again_is_not_written_over(
     second = _sum(builder, first, first)
     plan = builder.finish([x], [_sum(builder, second, first)])
     np.testing.assert_array_equal(plan.run([np.ones(64, np.float32)])[0], 6)
+
+
+@pytest.mark.parametrize("begins", [(0,), (0, 1), (1, 0), (0, 0), (3, 0, 2)])
+def test_a_bound_output_is_written_alone(begins: tuple[int, ...], device: dml.Device) -> None:
+    """Some rows of a value, by the first one of each output: also the first rows, which begin
+    where the value begins."""
+    rows, columns, room = 17, 64, 32
+    builder = Builder(device)
+    x = builder.new((rows, columns), "float32")
+    y = _sum(builder, x, x)
+    outputs = [y.view((2, columns), (columns, 1), begin * columns) for begin in begins]
+    plan = builder.finish([x], outputs, bound=True)
+    expected = np.full((room * (1 + len(begins)), columns), -1, np.float32)
+    expected[:rows] = np.arange(rows * columns).reshape(rows, columns)
+    whole = device.allocate(expected.nbytes)
+    device.write(whole, 0, expected.reshape(-1).view(np.uint8))
+    places = [(whole, room * j * columns * 4) for j in range(1 + len(begins))]
+    plan.bind(places[:1], places[1:])
+    for j, begin in enumerate(begins, 1):
+        expected[room * j : room * j + 2] = 2 * expected[begin : begin + 2]
+    result = np.empty(expected.nbytes, np.uint8)
+    device.read(whole, 0, result.size, result)
+    np.testing.assert_array_equal(result.view(np.float32).reshape(expected.shape), expected)

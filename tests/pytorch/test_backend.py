@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import threading
 from collections.abc import Callable
@@ -498,3 +499,23 @@ def test_small_outputs_share_memory_for_as_long_as_one_lives() -> None:
     del b
     device.synchronize()
     assert device.memory_used == before
+
+
+@pytest.mark.parametrize("how", ["first", "both"])
+def test_results_that_begin_a_larger_value_write_over_nothing(how: str) -> None:
+    """Such as the token of a class before all others, and parameters that lie behind it."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*[torch.nn.LayerNorm(64) for _ in range(8)])
+    fast = copy.deepcopy(model).to("kompute")
+    x = torch.randn(1, 17, 64)
+
+    def rows(y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.split(y, [1, 16], 1) if how == "both" else (y[:, :1],)
+
+    run = torch.compile(lambda x: rows(fast(x)))
+    with torch.no_grad():
+        for _ in range(3):
+            for y, expected in zip(run(x.to("kompute")), rows(model(x))):
+                torch.testing.assert_close(y.cpu(), expected)
+    for name, value in model.state_dict().items():
+        assert fast.state_dict()[name].cpu().equal(value)
