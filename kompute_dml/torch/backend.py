@@ -40,7 +40,7 @@ from ..tensors import Tensor
 from . import fallback, memory, types
 from .decompositions import decompositions
 from .rows import random
-from .table import COMPLEX, LOWERINGS, lowered
+from .table import COMPLEX, LOWERINGS, enter_others, lowered
 from .types import Unsupported
 from .values import Value
 
@@ -1048,6 +1048,7 @@ def backend(module: GraphModule, example_inputs: Sequence[object], **options: ob
             ) -> Callable[..., Any]:
     """The backend of torch.compile. Attention is traced as its parts: the fused forms of other
     devices have no decomposition of their backward."""
+    enter_others()
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         compiled: Callable[..., Any] = aot_autograd(
             fw_compiler=_compiler("forward"), bw_compiler=_compiler("backward"),

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch._tensor_str
+import torch.fx
 from torch import _tensor
 
 from . import backend, memory
@@ -41,8 +42,11 @@ def _synchronizing(before: Callable[..., None]) -> Callable[..., None]:
 def _compiling(before: Callable[..., object]) -> Callable[..., Any]:
     """torch.compile without a backend takes Inductor, which knows no such device."""
     def call(self: object, model: object, inputs: Sequence[object], **options: object) -> Any:
-        held = [*model.parameters(), *model.buffers()] if isinstance(
-            model, torch.nn.Module) else []
+        held: list[object] = []
+        if isinstance(model, torch.nn.Module):
+            held += [*model.parameters(), *model.buffers()]
+        if isinstance(model, torch.fx.GraphModule):  # tensors that it makes
+            held += [node.meta.get("example_value") for node in model.graph.nodes]
         if any(map(_ours, (*inputs, *held))):
             return backend.backend(model, inputs)
         return before(self, model, inputs, **options)

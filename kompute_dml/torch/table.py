@@ -21,6 +21,10 @@ COMPLEX: dict[object, Lowering] = {}
 """By overload: those that take or give complex numbers, which others would take for integers."""
 
 
+_ABSENT: dict[str, Lowering] = {}
+"""Lowerings of operators that PyTorch does not know yet, by name."""
+
+
 def overload(name: str) -> object:
     """``"add.Tensor"`` of ATen, or of the namespace that is written before ``::``. None where this
     release of PyTorch has none."""
@@ -34,8 +38,11 @@ def lowers(*names: str, takes_complex: bool = False) -> Callable[[_F], _F]:
     """Enter a lowering of these overloads, of complex numbers if the operator has another one of
     real numbers."""
     def enter(function: _F) -> _F:
-        for target in filter(None, map(overload, names)):
-            if takes_complex:
+        for name in names:
+            target = overload(name)
+            if target is None:
+                _ABSENT[name] = function
+            elif takes_complex:
                 COMPLEX[target] = function
                 LOWERINGS.setdefault(target, function)
             else:
@@ -43,6 +50,14 @@ def lowers(*names: str, takes_complex: bool = False) -> Callable[[_F], _F]:
         return function
 
     return enter
+
+
+def enter_others() -> None:
+    """Enter lowerings of operators whose libraries were imported meanwhile."""
+    for name in [*_ABSENT]:
+        target = overload(name)
+        if target is not None:
+            LOWERINGS[target] = _ABSENT.pop(name)
 
 
 def lowered(target: object, *args: Any, **kwargs: Any) -> Any:

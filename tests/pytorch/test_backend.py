@@ -519,3 +519,9 @@ def test_results_that_begin_a_larger_value_write_over_nothing(how: str) -> None:
                 torch.testing.assert_close(y.cpu(), expected)
     for name, value in model.state_dict().items():
         assert fast.state_dict()[name].cpu().equal(value)
+
+
+def test_a_graph_that_makes_all_of_its_tensors_is_ours() -> None:
+    """No argument tells that it is not Inductor's."""
+    run = torch.compile(lambda n: torch.arange(n, device="kompute") * 2)
+    assert run(5).tolist() == [0, 2, 4, 6, 8]

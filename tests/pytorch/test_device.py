@@ -605,3 +605,32 @@ def test_gradients_of_a_solution(turned: bool) -> None:
         found.append(torch.autograd.grad(z.square().sum(), [x, y]))
     for ours, theirs in zip(*found[::-1], strict=True):
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("lengths", [
+    [3, 0, 40, 21], [5, 5, 5], [0, 300], [0, 1, 0, 2, 0, 0, 0, 1]], ids=str)
+def test_rows_of_groups_have_a_matrix_each(lengths: list[int]) -> None:
+    """Groups without rows, with fewer rows than a tile has, and of fewer rows than groups."""
+    x, matrices = torch.randn(sum(lengths), 6), torch.randn(len(lengths), 6, 5)
+    results = []
+    for device in ("cpu", DEVICE):
+        a, b = (t.to(device).detach().requires_grad_() for t in (x, matrices))
+        if device == "cpu":
+            y = torch.cat([part @ m for part, m in zip(a.split(lengths), b)])
+        else:
+            ends = torch.tensor(lengths).cumsum(0).int().to(device)
+            y = torch._grouped_mm(a, b, offs=ends)
+        y.backward(torch.arange(y.numel(), device=device).reshape(y.shape) / 100)
+        results.append([t.detach().cpu() for t in (y, a.grad, b.grad)])
+    for expected, y in zip(*results):
+        torch.testing.assert_close(y, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8])
+def test_whole_numbers_are_counted_as_on_cuda(dtype: torch.dtype) -> None:
+    x = torch.randint(0, 12, (200,), dtype=dtype)
+    counts = torch.histc(x.to(DEVICE), bins=4, min=1, max=9)
+    assert counts.dtype == dtype
+    # (x - 1) * 4 // 8, and 9 in the last one
+    assert counts.tolist() == [int(((x >= low) & (x <= high)).sum())
+                               for low, high in ((1, 2), (3, 4), (5, 6), (7, 9))]

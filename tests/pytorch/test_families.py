@@ -55,6 +55,16 @@ def t5() -> tuple[nn.Module, Inputs]:
 
 
 @network
+def mixture() -> tuple[nn.Module, Inputs]:
+    model = transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
+        vocab_size=19, hidden_size=16, intermediate_size=32, moe_intermediate_size=8,
+        num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
+        num_experts=4, num_experts_per_tok=2))
+    tokens = torch.randint(0, 19, (2, 7))
+    return Loss(model), {"input_ids": tokens, "labels": tokens}
+
+
+@network
 def whisper() -> tuple[nn.Module, Inputs]:
     model = transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(
         vocab_size=19, num_mel_bins=6, d_model=16, encoder_layers=1, decoder_layers=1,

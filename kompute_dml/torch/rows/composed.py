@@ -13,6 +13,7 @@ from ..table import call, lowers
 from ..values import (
     BOOL,
     F32,
+    I32,
     I64,
     MOST_PAIRS,
     Number,
@@ -310,14 +311,24 @@ def angle(x: Value) -> Value:
 @lowers("histc")
 def histc(x: Value, bins: int = 100, min: Number = 0, max: Number = 0) -> Value:
     """How many elements lie in each of the bins; the last one has its upper end."""
-    if x.dtype != F32 or not x.numel or min == max or not math.isfinite(max - min):
+    whole = not x.dtype.is_floating_point
+    if (x.dtype != F32 and not whole) or x.dtype == BOOL or not x.numel or min == max or (
+            not math.isfinite(max - min)):
         raise Unsupported("histc of other types, or between ends that are read")
-    flat = resized(x, (x.numel,))
+    flat = resized(cast(x, I64) if whole else x, (x.numel,))
+    if whole:  # as CUDA does; the CPU has none
+        min, max = int(min), int(max)
     inside = call("logical_and", call("ge.Scalar", flat, min), call("le.Scalar", flat, max))
-    place = call("mul.Tensor", call("div.Tensor", call("sub.Tensor", flat, min), max - min), bins)
-    place = call("clamp", call("floor", place), 0, bins - 1)
-    place = cast(call("where.self", inside, place, 0.0), I64)
-    return scattered(full((bins,), 0, F32), 0, place, cast(inside, F32), "SUM")
+    above = call("sub.Tensor", flat, min)
+    if whole:
+        place = call("div.Tensor_mode", call("mul.Tensor", above, bins), max - min,
+                     rounding_mode="floor")
+    else:
+        place = call("floor", call("mul.Tensor", call("div.Tensor", above, max - min), bins))
+    place = call("clamp", place, 0, bins - 1)
+    place = cast(call("where.self", inside, place, full((), 0, place.dtype)), I64)
+    counts = I32 if whole else F32
+    return cast(scattered(full((bins,), 0, counts), 0, place, cast(inside, counts), "SUM"), x.dtype)
 
 
 @lowers("mode")
