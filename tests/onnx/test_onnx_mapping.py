@@ -503,7 +503,8 @@ def test_the_smallest_inputs_share_a_transfer_as_far_as_they_fit(
     prepared = backend.prepare(built)
     assert isinstance(prepared, PreparedModel)
     plan = prepared._region.plan(values)
-    assert ([i for i, _ in plan._small], [large.index for large in plan._large]) == ([2, 1], [0, 3])
+    assert [i for i, _ in plan._small] == [2, 1]
+    assert [large.index for large in plan._ends.large] == [0, 3]
     for x, y in zip(values, prepared.run(values)):
         np.testing.assert_array_equal(y, -x)
 

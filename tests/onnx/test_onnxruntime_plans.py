@@ -56,7 +56,8 @@ def test_regions_of_known_sizes_are_planned_when_they_are_made(op: str, ahead: i
 def test_a_constant_is_uploaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     uploaded, upload = [], builder.upload
     monkeypatch.setattr(
-        builder, "upload", lambda device, x: uploaded.append(x.tolist()) or upload(device, x))
+        builder, "upload",
+        lambda device, x, *more: uploaded.append(x.tolist()) or upload(device, x, *more))
     built = model([node("Add", "x k", "a"), node("Mul", "a k", "y")], [("x", FLOAT, [2])],
                   [("y", FLOAT, [2])], {"k": np.float32([3, 4])})
     made = session(built, False, claim="all")
@@ -69,7 +70,8 @@ def test_small_constants_are_uploaded_together(
 ) -> None:
     uploaded, upload = [], builder.upload
     monkeypatch.setattr(
-        builder, "upload", lambda device, x: uploaded.append(x.shape) or upload(device, x))
+        builder, "upload",
+        lambda device, x, *more: uploaded.append(x.shape) or upload(device, x, *more))
     constants = {
         "w": rng.standard_normal((130, 130)).astype(np.float32),
         "none": np.empty((0, 130), np.float32),
@@ -92,7 +94,8 @@ def test_a_constant_of_two_regions_is_uploaded_and_prepared_once(
 ) -> None:
     uploaded, upload = [], builder.upload
     monkeypatch.setattr(
-        builder, "upload", lambda device, x: uploaded.append(x.shape) or upload(device, x))
+        builder, "upload",
+        lambda device, x, *more: uploaded.append(x.shape) or upload(device, x, *more))
     w = rng.standard_normal((64, 64)).astype(np.float32)
     nodes = [node("MatMul", "x w", "a"), node("Det", "a", "d"), node("Add", "a d", "b"),
              node("MatMul", "b w", "y")]
@@ -212,7 +215,8 @@ def test_windows_and_what_is_too_large_for_them(
     region = last_kernel().region
     engine = region.device.runtime.engine
     *small, too_large = (
-        plan._download for plan in sorted(region._plans.values(), key=lambda p: p._outgoing_bytes))
+        ends.download for ends in sorted(
+            (plan._ends for plan in region._plans.values()), key=lambda e: e.outgoing_bytes))
     assert all(map(bool, small)) == engine.records_barriers
     assert bool(too_large) == engine.host_reads_storage
     if engine.records_barriers and not engine.host_reads_storage:
