@@ -34,7 +34,8 @@ _WITH_MEMORY = [*_ENGINE, *_without(
 # Tests of memory, order and recorded commands, which the validation layer checks.
 _VALIDATED = [
     f"tests/engine/test_{name}.py"
-    for name in ("engine", "hazards", "heap", "life_cycle", "pipelines", "recorder", "transfer")
+    for name in ("engine", "hazards", "heap", "life_cycle", "pipelines", "recorder", "transfer",
+                 "uploads")
 ]
 # Tests that depend on kp. What a kernel computes depends on the driver alone.
 _ON_KP = [*_ENGINE, "tests/operators/test_operators.py"]
