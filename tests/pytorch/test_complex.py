@@ -77,7 +77,11 @@ def test_gradients_of_graphs() -> None:
 
 def close(work: Callable[[torch.Tensor], torch.Tensor], y: torch.Tensor, x: torch.Tensor) -> None:
     assert y.device.type == DEVICE or not y.ndim
-    torch.testing.assert_close(y.cpu(), work(x), rtol=1e-5, atol=1e-5)
+    expected = work(x)
+    # A transform rounds sums of all elements: its errors are parts of the largest result.
+    counts = expected.is_complex() or expected.is_floating_point()
+    largest = expected.abs().max().item() if counts and expected.numel() else 0.0
+    torch.testing.assert_close(y.cpu(), expected, rtol=1e-5, atol=max(1e-5, 1e-6 * largest))
 
 
 @pytest.mark.parametrize("work", [torch.exp, torch.sort, lambda z: z @ z.t(), lambda z: 1 / z,
