@@ -631,6 +631,8 @@ def test_whole_numbers_are_counted_as_on_cuda(dtype: torch.dtype) -> None:
     x = torch.randint(0, 12, (200,), dtype=dtype)
     counts = torch.histc(x.to(DEVICE), bins=4, min=1, max=9)
     assert counts.dtype == dtype
+    with pytest.raises(NotImplementedError):  # both ends are 0, so elements tell the range
+        torch.histc(x.to(DEVICE), bins=4, min=0.2, max=0.9)
     # (x - 1) * 4 // 8, and 9 in the last one
     assert counts.tolist() == [int(((x >= low) & (x <= high)).sum())
                                for low, high in ((1, 2), (3, 4), (5, 6), (7, 9))]

@@ -312,12 +312,12 @@ def angle(x: Value) -> Value:
 def histc(x: Value, bins: int = 100, min: Number = 0, max: Number = 0) -> Value:
     """How many elements lie in each of the bins; the last one has its upper end."""
     whole = not x.dtype.is_floating_point
+    if whole and math.isfinite(max - min):  # as CUDA does; the CPU has none
+        min, max = int(min), int(max)
     if (x.dtype != F32 and not whole) or x.dtype == BOOL or not x.numel or min == max or (
             not math.isfinite(max - min)):
         raise Unsupported("histc of other types, or between ends that are read")
     flat = resized(cast(x, I64) if whole else x, (x.numel,))
-    if whole:  # as CUDA does; the CPU has none
-        min, max = int(min), int(max)
     inside = call("logical_and", call("ge.Scalar", flat, min), call("le.Scalar", flat, max))
     above = call("sub.Tensor", flat, min)
     if whole:
