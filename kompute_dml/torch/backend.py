@@ -238,8 +238,9 @@ class _Made(NamedTuple):
     """How a result becomes a tensor."""
 
     place: int
-    """Of the plan's output; -1 for a tensor without elements, -2 for what is no new tensor."""
+    """Of the plan's output; -1 for a tensor without elements."""
     form: memory.CapsuleForm | None = None
+    """None for what is no new tensor."""
     host: bool = False
     argument: int = -1
     """The argument that the result is; -1 for ``value``."""
@@ -248,9 +249,9 @@ class _Made(NamedTuple):
 
 def _made(r: _Result) -> _Made:
     if r.kind == "argument":
-        return _Made(-2, argument=r.place)
+        return _Made(-1, argument=r.place)
     if r.kind == "other":
-        return _Made(-2, value=r.value)
+        return _Made(-1, value=r.value)
     shape, strides = tuple(r.value.shape), None
     if r.order is not None:
         steps = dict(zip(r.order, packed_strides([shape[d] for d in r.order])))

@@ -255,7 +255,7 @@ class Staging:
 
     def form(self, tensors: Sequence[torch.Tensor]) -> StagedForm:
         """Where such tensors are uploaded."""
-        key = *[(x.dtype, x.shape) for x in tensors],
+        key = tuple([(x.dtype, x.shape) for x in tensors])
         known = self._known.pop(key, None)
         if known is None or not known.fits(tensors):
             known = StagedForm(tensors)

@@ -201,6 +201,13 @@ def pairs(x: Value) -> Value:
     return Value(_seen(t, DataType.FLOAT32, shape, (*strides, 1)), shape, F32)
 
 
+def parts(x: Value) -> tuple[Value, Value]:
+    """Real and imaginary parts of complex numbers, as views."""
+    both = pairs(x)
+    real, imaginary = (resized(window(both, -1, i, i + 1), x.shape) for i in (0, 1))
+    return real, imaginary
+
+
 def paired(t: Tensor, shape: Sizes) -> Value:
     """Packed real and imaginary parts as complex numbers of these sizes."""
     strides = [math.prod(shape[i + 1:]) for i in range(len(shape))]
@@ -229,10 +236,10 @@ def cast(x: Value, dtype: torch.dtype) -> Value:
         return paired(dml.join([real.elements, full(real.shape, 0.0, F32).elements], axis=x.ndim),
                       x.shape)
     if x.dtype.is_complex:
-        parts = [window(pairs(x), -1, i, i + 1) for i in (0, 1)]
+        real, imaginary = parts(x)
         if dtype != BOOL:
-            return cast(resized(parts[0], x.shape), dtype)
-        either = dml.logical_or(*(cast(part, BOOL).elements for part in parts))
+            return cast(real, dtype)
+        either = dml.logical_or(cast(real, BOOL).elements, cast(imaginary, BOOL).elements)
         return value(either, x.shape, BOOL)
     if x.dtype == torch.bfloat16:
         return cast(_from_bfloat16(x), dtype)
@@ -396,5 +403,4 @@ __all__ = ["BOOL", "F32", "I32", "I64", "Number", "Operand", "Sizes", "Unsupport
            "as_value", "broadcast", "broadcast_shapes", "cast", "constant", "data_type",
            "dimensions", "elementwise", "empty", "expanded", "floating", "full", "is_integer",
            "low_bits", "moved_from_last", "moved_last", "operand", "packed", "paired", "pairs",
-           "permuted", "resized",
-           "result_type", "rounded_once", "spec", "value", "window"]
+           "parts", "permuted", "resized", "result_type", "rounded_once", "spec", "value", "window"]

@@ -92,7 +92,8 @@ def _lowering(find: Find) -> Callable[[Builder, OnnxNode, Inputs], list[Array]]:
         rows = [builder.reshape(x, (tokens, x.shape[-1])) if kind == ROWS else x
                 for x, kind in zip(shared, read["kinds"])]
         indices, weights = (builder.reshape(x, (tokens, k)) for x in (indices, weights))
-        if tokens * k < count:
+        few = tokens * k < count
+        if few:
             groups = _of_choices(builder, node, indices, weights)
         else:
             widest = max(n for s in stacks for n in s.shape[1:] or (1,))
@@ -101,10 +102,8 @@ def _lowering(find: Find) -> Callable[[Builder, OnnxNode, Inputs], list[Array]]:
         for group, factors in groups:
             each = _run(builder, find, read["steps"], group, [
                 *zip(rows, read["kinds"])], stacks)
-            if tokens * k < count:
-                each = builder.reshape(each, (tokens, k, each.shape[-1]))
-            else:
-                each = each.transpose((1, 0, 2))
+            each = builder.reshape(each, (tokens, k, each.shape[-1])) if few else (
+                each.transpose((1, 0, 2)))
             y = product_of(builder, factors, each, y)
         assert y is not None
         y = builder.reshape(y, (*leading, y.shape[-1]))
@@ -219,7 +218,7 @@ def _by_blocks(
 ) -> Array:
     """MatMulNBits of several groups."""
     read, a = dict(step.attributes), given(arrays, 0)
-    block, (count, columns, depth) = read["block_size"], (a.shape[0], read["N"], read["K"])
+    block, columns, depth = read["block_size"], read["N"], read["K"]
     b, scales = given(raw, 1), given(raw, 2)
     count = b.shape[0]
     weights = in_blocks(

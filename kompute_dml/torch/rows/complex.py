@@ -33,6 +33,7 @@ from ..values import (
     packed,
     paired,
     pairs,
+    parts,
     permuted,
     resized,
     window,
@@ -53,13 +54,6 @@ for _name in (
         "prims::convert_element_type"):
     if overload(_name) in LOWERINGS:  # elements are moved as they are, or converted
         lowers(_name, takes_complex=True)(LOWERINGS[overload(_name)])
-
-
-def parts(x: Value) -> tuple[Value, Value]:
-    """Real and imaginary parts, as views."""
-    both = pairs(x)
-    real, imaginary = (resized(window(both, -1, i, i + 1), x.shape) for i in (0, 1))
-    return real, imaginary
 
 
 def joined(real: Value, imaginary: Value) -> Value:
@@ -237,8 +231,7 @@ def _transformed(x: Value, inverse: bool) -> Value:
     x = permuted(resized(x, (rows, a, b, 2)), (0, 2, 1, 3))
     x = resized(_transformed(resized(x, (rows * b, a, 2)), inverse), (rows, b, a, 2))
     turns = constant(roots_of(b, a, n, inverse).astype(np.complex64).view(np.uint64), torch.uint64)
-    x = pairs(mul(paired(packed(x.elements), x.shape[:-1]),
-                  Value(turns.data, turns.shape, C64)))
+    x = pairs(mul(_as_complex(x), Value(turns.data, turns.shape, C64)))
     x = resized(permuted(x, (0, 2, 1, 3)), (rows * a, b, 2))
     y = resized(_transformed(x, inverse), (rows, a, b, 2))
     return resized(permuted(y, (0, 2, 1, 3)), (rows, n, 2))

@@ -72,8 +72,11 @@ def _group_of(numbers: Value, ends: Value) -> Value:
     return call("clamp", call("sum.dim_IntList", cast(behind, I64), [1]), 0, ends.shape[0] - 1)
 
 
+@lowers("transformers::grouped_mm_fallback")
 def _rows_by_group(x: Value, matrices: Value, ends: Value) -> Value:
-    """Each row times the matrix of its group. Rows behind the last group are undefined."""
+    """Each row times the matrix of its group. Rows behind the last group are undefined.
+    transformers calls it in compiled graphs."""
+    _refuse_open(x, matrices)
     (rows, inner), (_, _, columns) = x.shape, matrices.shape
     tiles = _tiles(ends, rows)
     count = tiles.groups.shape[0]
@@ -84,6 +87,7 @@ def _rows_by_group(x: Value, matrices: Value, ends: Value) -> Value:
 
 def _sums_by_group(x: Value, y: Value, ends: Value) -> Value:
     """The sum of ``x[row] * y[row].T`` over the rows of each group."""
+    _refuse_open(x, y)
     (rows, left), (_, right), groups = x.shape, y.shape, ends.shape[0]
     tiles = _tiles(ends, rows)
     count = tiles.groups.shape[0]
@@ -108,23 +112,14 @@ def grouped_mm(a: Value, b: Value, offs: Value | None = None, bias: Value | None
         return call("bmm", a, b)
     if offs is None or a.ndim != 2:
         raise Unsupported("grouped products whose columns are in groups")
-    _refuse_open(a, b)
     if b.ndim == 3:
         return _rows_by_group(a, b, offs)
     return _sums_by_group(call("transpose.int", a, 0, 1), b, offs)
 
 
-@lowers("transformers::grouped_mm_fallback")
-def rows_by_group(x: Value, matrices: Value, ends: Value) -> Value:
-    """What transformers calls in compiled graphs."""
-    _refuse_open(x, matrices)
-    return _rows_by_group(x, matrices, ends)
-
-
 @lowers("transformers::grouped_mm_fallback_backward")
 def rows_by_group_backward(x: Value, matrices: Value, ends: Value, gradient: Value) -> list[Value]:
     """The gradients of the rows and of the matrices."""
-    _refuse_open(x, matrices)
     return [_rows_by_group(gradient, call("transpose.int", matrices, 1, 2), ends),
             _sums_by_group(x, gradient, ends)]
 
