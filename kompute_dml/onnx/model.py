@@ -103,17 +103,27 @@ def read(model: onnx.ModelProto) -> OnnxGraph:
         if proto.op_type == "Constant" and not proto.domain:
             _set_constant(values, proto.output[0], _constant(attributes))
         else:
-            nodes.append(_node(proto, attributes, opsets, values))
+            numbers = {k: _numbers(v) if isinstance(v, np.ndarray) else v
+                       for k, v in attributes.items()}
+            nodes.append(_node(proto, numbers, opsets, values))
     inputs = [values[i.name] for i in graph.input if values[i.name].constant is None]
     return OnnxGraph(nodes, inputs, [values[o.name] for o in graph.output])
 
 
 def _set_constant(values: dict[str, OnnxValue], name: str, array: np.ndarray) -> None:
     value = values.setdefault(name, OnnxValue(name))
-    value.is_bfloat16 = array.dtype.name == "bfloat16"
-    array = widened(array.view(STORED)) if value.is_bfloat16 else array
+    value.is_bfloat16, array = _is_bfloat16(array), _numbers(array)
     dtype = array.dtype if array.dtype in set(DTYPES.values()) else None
     value.dtype, value.shape, value.constant = dtype, array.shape, array
+
+
+def _is_bfloat16(array: np.ndarray) -> bool:
+    return array.dtype.name == "bfloat16"
+
+
+def _numbers(array: np.ndarray) -> np.ndarray:
+    """The array, or FLOAT32 in place of BFLOAT16."""
+    return widened(array.view(STORED)) if _is_bfloat16(array) else array
 
 
 def _constant(attributes: Mapping[str, Any]) -> np.ndarray:

@@ -34,7 +34,7 @@ from ..runtime.uploads import Uploads
 from ..runtime.windows import SIZE as WINDOW
 from ..sizes import Shaped, SizeTrace, any_open, settled
 from . import mapping, placement, shapes
-from .bfloat16 import STORED, to_bfloat16, to_float
+from .bfloat16 import STORED, to_bfloat16, to_float, widened
 from .graph import OnnxNode, OnnxValue, Stack, uses
 from .layers import Layers, label, split
 from .open_plans import OpenPlans
@@ -493,11 +493,16 @@ class Region:
                 raise ValidationError(f"input {value.name!r} has no data type that this reads")
             stored = STORED if value.is_bfloat16 else value.dtype
             try:
-                array = replace(builder.new(shape, stored), host=known.get(i))
+                array = builder.new(shape, stored)
             except OutOfMemoryError as error:
                 raise OutOfMemoryError(f"input {value.name!r}: {error}") from None
-            arrays[value] = array
             inputs.append(array)
+            numbers = known.get(i)
+            if numbers is not None and value.is_bfloat16:
+                # As for constants: nodes compute with the numbers, not with their bits.
+                arrays[value] = _on_host(widened(numbers))
+            else:
+                arrays[value] = replace(array, host=numbers)
         layers = Layers(builder, self._add)
         for run in self._runs:
             layers.add(run, arrays)
