@@ -70,7 +70,7 @@ def test_figures_are_medians_of_the_hot_samples():
 def test_samples_follow_from_the_speed(monkeypatch, ms, loop):
     loops = []
 
-    def measure(device, dispatch, loop):
+    def measure(device, dispatch, loop, *, on_host):
         loops.append(loop)
         return Timings(Clock((50.0,), 0), Clock((ms,), 0))
 
