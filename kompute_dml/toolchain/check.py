@@ -25,12 +25,14 @@ def _without(*names: str) -> list[str]:
     return [f"--ignore=tests/engine/test_{name}.py" for name in names]
 
 
-# What makes many pipelines, and depends neither on the driver nor on kp, is left out.
-_ENGINE = ["tests/engine", *_without("arrays", "expression", "fusion", "pointwise", "tails")]
+_PLANS = ("fusion", "passes", "plan_switches", "random_expressions", "scaled_convolutions",
+          "siblings", "tuning")
+# What makes many pipelines, and depends neither on the driver nor on kp, is left out: plans have
+# the same kernels everywhere, which the operators' tests run.
+_ENGINE = ["tests/engine", *_without("arrays", "expression", "pointwise", "tails", *_PLANS)]
 # Processes and the choice of devices, kernels and types are the same wherever memory is.
 _WITH_MEMORY = [*_ENGINE, *_without(
-    "adapters", "clock", "dtypes", "layout", "plan_switches", "process", "several_devices",
-    "shader_library", "tuning")]
+    "adapters", "clock", "dtypes", "layout", "process", "several_devices", "shader_library")]
 # Tests of memory, order and recorded commands, which the validation layer checks.
 _VALIDATED = [
     f"tests/engine/test_{name}.py"
