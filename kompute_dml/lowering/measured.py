@@ -3,8 +3,8 @@
 ``figures`` are what kernels estimate their time by, by shader variant, in microseconds unless a
 kernel says otherwise. ``choices`` are the fastest kernels by work, as ``kompute-dml tune --table``
 writes them. ``crowded`` are shader variants that have too many registers for a class, by its
-compilers, as ``make vendor-compilers ARGS=--keep`` writes them. A class without figures takes those
-of the class that has them.
+compilers, as ``make vendor-compilers ARGS=--keep`` writes them. A class without figures of a
+variant takes those of unknown GPUs, or else Hopper's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..files import replaced
 from ..runtime.traits import DeviceClass
 
 FILE = Path(__file__).with_suffix(".json")
-_USUAL = DeviceClass.NVIDIA_HOPPER
+_USUAL = (DeviceClass.UNKNOWN, DeviceClass.NVIDIA_HOPPER)
 
 Table = dict[str, dict[str, Any]]
 
@@ -35,8 +35,10 @@ def figures(kind: DeviceClass, variant: str) -> Mapping[str, float]:
     """The figures of a shader variant on devices of a class. Raises KeyError if no class has
     any."""
     every = _table()["figures"]
-    table: dict[str, float] = every.get(kind.value, {}).get(variant) or (
-        every[_USUAL.value][variant])
+    known = (every.get(k.value, {}).get(variant) for k in (kind, *_USUAL))
+    table: dict[str, float] | None = next(filter(None, known), None)
+    if table is None:
+        raise KeyError(variant)
     return table
 
 

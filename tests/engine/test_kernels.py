@@ -309,6 +309,19 @@ def test_figures_are_of_shaders_and_serve_all_classes(table: dict[str, Any]) -> 
         assert measured.figures(kind, "gemm.t32") == known["gemm.t32"]
 
 
+@pytest.mark.parametrize(("kind", "own"), [
+    (DeviceClass.NVIDIA_HOPPER, "NVIDIA Hopper"), (DeviceClass.INTEL, "Intel"),
+    (DeviceClass.MALI, "unknown")])
+def test_a_class_without_figures_takes_those_of_unknown_gpus(
+    table: dict[str, Any], kind: DeviceClass, own: str
+) -> None:
+    for name in ("NVIDIA Hopper", "Intel", "unknown"):
+        table["figures"].setdefault(name, {})["gemm.t64"] = {"step": len(name)}
+    assert measured.figures(kind, "gemm.t64") == {"step": len(own)}
+    with pytest.raises(KeyError, match="unheard of"):
+        measured.figures(kind, "unheard of")
+
+
 def test_choices_of_a_class_go_before_estimates(p: PlanBuilder, table: dict[str, Any]) -> None:
     kernels = (_Toy("slow", 3), _Toy("fast", 2))
     table["choices"][p.device.device_class.value] = {"toy 1": "slow", "toy 2": "unheard of"}
