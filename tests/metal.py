@@ -75,7 +75,7 @@ def main() -> int:
     try:
         found = program()
     except ToolchainError as error:
-        print(f"Metal is left out: {error}".splitlines()[0])
+        print(f"Metal is left out: {str(error).splitlines()[-1]}")
         return 0
     failed, others, passed = sorted_out(found)
     print(f"Metal: {passed} variants pass, {len(failed)} do not")

@@ -477,9 +477,12 @@ def main() -> int:
     asked = parser.parse_args()
     try:
         folder = vendors.ready()
-    except ToolchainError as error:
-        print(f"left out: {error}".splitlines()[0])
+    except vendors.PackagesMissing as error:
+        print(f"left out: {str(error).splitlines()[-1]}")
         return 0
+    except ToolchainError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     named = asked.device or [d.name for d in vendors.DEVICES if not d.is_slow]
     devices = [d for d in vendors.DEVICES if d.name in named]
     adapters = {d.name: adapter_of(d, folder) for d in devices}

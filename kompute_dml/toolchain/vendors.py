@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import debian, patches
-from .system import ToolchainError, cache_dir, run, say
+from .system import ToolchainError, cache_dir, require_program, run, say
 
 _NEWEST = "sid"
 _DRIVERS = ("mesa-vulkan-drivers", "libvulkan1")
@@ -29,7 +29,8 @@ _SOURCE = ("bookworm", "bookworm-backports")
 _TOOLS = (
     *(f"{name}/{_SOURCE[1]}" for name in (
         "libdrm2", "libdrm-amdgpu1", "libdrm-intel1", "libdrm-dev")),
-    "flex", "bison", "m4", "libpciaccess0", "libpciaccess-dev", "libdrm-radeon1")
+    "flex", "bison", "m4", "libpciaccess0", "libpciaccess-dev", "libdrm-radeon1",
+    "zlib1g-dev", "libexpat1-dev", "spirv-tools")
 _PYTHON = ("meson==1.7.0", "ninja", "mako", "pyyaml", "packaging")
 _OPTIONS = (
     "vulkan-drivers=intel,amd,freedreno,panfrost,broadcom", "freedreno-kmds=msm",
@@ -43,6 +44,10 @@ _BUILT = ("panfrost", "broadcom")
 """The drivers that are built, too."""
 _UNUSED = ("mesa_clc", "vtn_bindgen")
 """Programs that Mesa's build looks for, and that no shim needs."""
+
+
+class PackagesMissing(ToolchainError):
+    """The drivers, or what the shims are built of, are not to be had."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,8 @@ def _libraries(root: Path) -> Path:
 
 def ready(folder: Path | None = None) -> Path:
     """The folder of drivers and shims, built at first use: some ten minutes on two cores. Raises
-    ToolchainError where the packages are not to be had."""
+    PackagesMissing where the packages are not to be had, and ToolchainError where they do not
+    build."""
     folder = folder or cache_dir("vendors")
     key, mark = _key(), folder / "ready"
     if not mark.is_file() or mark.read_text() != key:
@@ -115,43 +121,50 @@ def _key() -> str:
 
 
 def _build(folder: Path) -> None:
-    root = folder / "root"
+    with tempfile.TemporaryDirectory() as scratch:
+        tools, programs = Path(scratch) / "root", Path(scratch) / "programs"
+        try:
+            source = _packages(folder / "root", tools, programs, Path(scratch))
+        except ToolchainError as error:
+            raise PackagesMissing(str(error)) from None
+        for path in (folder / "root/usr/share/vulkan/icd.d").glob("*.json"):
+            described = json.loads(path.read_text())
+            described["ICD"]["library_path"] = str(
+                _libraries(folder / "root") / Path(described["ICD"]["library_path"]).name)
+            (folder / path.name).write_text(json.dumps(described))
+        for path in _libraries(tools).glob("pkgconfig/*.pc"):
+            path.write_text(re.sub(r"(?m)=/usr\b", f"={tools / 'usr'}", path.read_text()))
+        patches.apply(source, patches.load(patches.FOLDER / "mesa"))
+        _libraries_of(folder, tools, programs, source)
+
+
+def _packages(drivers: Path, tools: Path, programs: Path, scratch: Path) -> Path:
+    """Unpack the drivers, and what builds the shims, into folders. Returns Mesa's source."""
     if debian.distribution() != "debian":
         raise ToolchainError("only Debian's archive is known to have them")
+    require_program("pkg-config", "pkg-config", "to build shims of GPUs")
     say(f"drivers of Debian {_NEWEST}")
-    debian.unpack(_DRIVERS, [_NEWEST], root, needs=True)
-    for path in (root / "usr/share/vulkan/icd.d").glob("*.json"):
-        described = json.loads(path.read_text())
-        described["ICD"]["library_path"] = str(
-            _libraries(root) / Path(described["ICD"]["library_path"]).name)
-        (folder / path.name).write_text(json.dumps(described))
-    with tempfile.TemporaryDirectory() as scratch:
-        tools = Path(scratch) / "root"
-        debian.unpack(_TOOLS, _SOURCE, tools)
-        for path in _libraries(tools).glob("pkgconfig/*.pc"):
-            path.write_text(
-                re.sub(r"(?m)^prefix=.*$", f"prefix={tools / 'usr'}", path.read_text()))
-        source = debian.source("mesa", _SOURCE[1], Path(scratch))
-        patches.apply(source, patches.load(patches.FOLDER / "mesa"))
-        _libraries_of(folder, tools, source)
+    debian.unpack(_DRIVERS, [_NEWEST], drivers, needs=True)
+    debian.unpack(_TOOLS, _SOURCE, tools)
+    run([sys.executable, "-m", "pip", "install", "--quiet", "--target", programs, *_PYTHON])
+    return debian.source("mesa", _SOURCE[1], scratch)
 
 
-def _libraries_of(folder: Path, root: Path, source: Path) -> None:
-    """Build shims and drivers of a source of Mesa."""
+def _libraries_of(folder: Path, root: Path, programs: Path, source: Path) -> None:
+    """Build shims and drivers of a source of Mesa, with ``programs`` of Python's index."""
     say(f"shims and drivers of {', '.join(_BUILT)} from Mesa's source")
-    build, tools, programs = source / "build", source / "tools", source / "programs"
-    programs.mkdir()
+    build, own = source / "build", source / "programs"
+    own.mkdir()
     for name in _UNUSED:
-        (programs / name).write_text("#!/bin/sh\n")
-        (programs / name).chmod(0o755)
-    (programs / "python3").symlink_to(sys.executable)
-    run([sys.executable, "-m", "pip", "install", "--quiet", "--target", tools, *_PYTHON])
+        (own / name).write_text("#!/bin/sh\n")
+        (own / name).chmod(0o755)
+    (own / "python3").symlink_to(sys.executable)
     env = {
-        **os.environ, "PYTHONPATH": str(tools), "M4": str(root / "usr/bin/m4"),
+        **os.environ, "PYTHONPATH": str(programs), "M4": str(root / "usr/bin/m4"),
         "BISON_PKGDATADIR": str(root / "usr/share/bison"),
-        "PKG_CONFIG_PATH": str(_libraries(root) / "pkgconfig"),
+        "PKG_CONFIG_LIBDIR": str(_libraries(root) / "pkgconfig"),  # and none of the system's
         "PATH": ":".join(map(str, (
-            programs, tools / "bin", root / "usr/bin", os.environ.get("PATH", ""))))}
+            own, programs / "bin", root / "usr/bin", os.environ.get("PATH", ""))))}
     run([sys.executable, "-m", "mesonbuild.mesonmain", "setup", build, source,
          *(f"-D{option}" for option in _OPTIONS)], env=env)
     names = [*(f"lib{shim}_noop_drm_shim.so" for shim in _SHIMS),

@@ -15,6 +15,7 @@ from kompute_dml.runtime.adapters import CooperativeMatrix
 from kompute_dml.runtime.shader_library import manifest
 from kompute_dml.runtime.traits import DeviceClass
 from kompute_dml.toolchain import patches, vendors
+from kompute_dml.toolchain.system import ToolchainError
 from record_plans import ADAPTERS
 from vendor_compilers import FACTS, Compiled, Job, Results, misdescribed, problems, table
 
@@ -126,6 +127,31 @@ def test_the_drivers_c_library_runs_this_interpreter(tmp_path: Path) -> None:
     assert loader == str(libraries / "ld-linux-x86-64.so.2")
     assert options[1] == str(libraries) and options[-1] == sys.executable
     assert Path(program).samefile(sys.executable)
+
+
+@pytest.mark.parametrize(("fails", "said", "code"), [
+    ("_packages", "left out: E: no package", 0),
+    ("_libraries_of", "error: it failed:\nE: no package", 1)])
+def test_only_missing_packages_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    fails: str, said: str, code: int,
+) -> None:
+    def unpack(drivers: Path, tools: Path, *_: object) -> Path:
+        for root in (drivers, tools):
+            (root / "usr/lib/x86_64-linux-gnu").mkdir(parents=True)
+        return tmp_path
+
+    def fail(*_: object) -> None:
+        raise ToolchainError("it failed:\nE: no package")
+
+    monkeypatch.setattr(vendors, "cache_dir", tmp_path.joinpath)
+    monkeypatch.setattr(patches, "apply", lambda *_: None)
+    monkeypatch.setattr(vendors, "_packages", unpack)
+    monkeypatch.setattr(vendors, fails, fail)
+    monkeypatch.setattr(sys, "argv", ["vendor_compilers.py"])
+    assert vendor_compilers.main() == code
+    assert "".join(capsys.readouterr()) == f"{said}\n"
+    assert not (tmp_path / "vendors/ready").exists()
 
 
 def test_mesas_patches_are_none_of_kps() -> None:
