@@ -107,6 +107,10 @@ def _modulus(node: OnnxNode, inputs: Arrays) -> Any:
 
 
 def _power(a: np.ndarray, b: np.ndarray) -> Any:
+    if a.dtype.kind != "f" and (b.dtype.kind == "f" or (b < 0).any()):
+        # In FLOAT64, and then rounded to 0, as on ONNX Runtime's CPU. Open sizes are of INT64.
+        power = np.power(a.astype(np.float64), b.astype(np.float64))
+        return power.astype(np.int64 if a.dtype.hasobject else a.dtype)
     return np.power(a, b.astype(a.dtype)).astype(a.dtype)
 
 

@@ -47,6 +47,7 @@ def _check(op: str, inputs: list[Any], bound: float, domain: str = "", **attribu
     ("Cast", [EDGES], "", {"to": 9}), ("Cast", [np.arange(-2, 3)], "", {"to": 9}),
     ("Mean", [X, X[:1], BIAS], "", {}), ("Mean", [X], "", {}),
     ("Pow", [X, np.array(3)], "", {}), ("Pow", [X, np.arange(12, dtype=np.int32) % 4], "", {}),
+    ("Pow", [np.int32([16, 9, 2, 3]), np.float32(0.5)], "", {}),
     ("Mish", [X], "", {}), ("Gelu", [X], "", {"approximate": "tanh"}),
     ("FastGelu", [X, BIAS], MICROSOFT, {}), ("FastGelu", [X], MICROSOFT, {}),
     ("BiasGelu", [X, BIAS], MICROSOFT, {}),

@@ -75,6 +75,7 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("Add", [V, I(2)], {}), ("Sub", [V, X[0]], {}), ("Mul", [V, V], {}),
     ("Div", [V, I([2, 2, 2, -2])], {}), ("Div", [np.float32([1]), np.float32([3])], {}),
     ("Mod", [V, I(4)], {}), ("Mod", [V, I(4)], {"fmod": 1}), ("Pow", [V, I(2)], {}),
+    ("Pow", [I([9, 2, 17]), np.float32(0.5)], {}), ("Pow", [I([1, -1, 3]), I(-3)], {}),
     ("Min", [V, I(2), V[::-1]], {}), ("Max", [V, I(2)], {}), ("Sum", [np.float32(V)] * 3, {}),
     ("Neg", [V], {}), ("Abs", [V], {}), ("Sign", [V], {}),
     *((op, [np.float32([2.5, 0.3, 3.5])], {})

@@ -110,7 +110,8 @@ def mean(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
 def power(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """Pow with an exponent of another type. The result has the base's type."""
     x, exponent = given(inputs, 0), given(inputs, 1)
-    exponent = emit_elementwise(builder, "CAST", [exponent], x.dtype, {})
+    fractional = x.dtype.kind != "f" and exponent.dtype.kind == "f"
+    exponent = converted(builder, exponent, np.dtype("float32") if fractional else x.dtype)
     return [apply(builder, "ELEMENT_WISE_POW", x, exponent)]
 
 
