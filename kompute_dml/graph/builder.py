@@ -21,6 +21,7 @@ from ..errors import OutOfMemoryError, ValidationError
 from ..layout import (
     channels_last_strides,
     coalesce,
+    extent,
     packed_strides,
     pad_left,
     product,
@@ -69,7 +70,7 @@ class Builder(Planner):
         self._allocated = 0
         """Bytes of the plan's own memory."""
         self._lines: set[Storage] = set()
-        self._expected: list[tuple[Array, Sequence[Allowed], str]] = []
+        self._expected: list[tuple[Array, tuple[Allowed, ...], str]] = []
         self.trace: SizeTrace | None = None
         """Where sizes are open, what their values decide."""
 
@@ -126,10 +127,19 @@ class Builder(Planner):
             self._lines.add(storage)
         return storage
 
-    @property
-    def expected(self) -> list[tuple[Array, Sequence[Allowed], str]]:
-        """The inputs that are checked at each run, what their elements may be, and for whom."""
-        return self._expected
+    def checks(self, inputs: Sequence[Array]) -> dict[tuple[int, tuple[Allowed, ...]], str]:
+        """What is checked at each run, each once: an input with what its elements may be, and for
+        whom. A view has to have each element of the input once, in any order."""
+        found: dict[tuple[int, tuple[Allowed, ...]], str] = {}
+        for i, a in enumerate(inputs):
+            for x, allowed, where in self._expected:
+                if x.storage is not a.storage or not x.size == a.size == extent(
+                        x.shape, x.strides):
+                    continue
+                if len(allowed) > 1:
+                    allowed = tuple(each._replace(step=x.strides[-1]) for each in allowed)
+                found.setdefault((i, allowed), where)
+        return found
 
     @property
     def expectations(self) -> int:
@@ -311,12 +321,7 @@ class Builder(Planner):
         for group in groups:
             present = [a.storage for a in group if a.storage is not None]
             self.allocate(present, side_by_side(present), side_by_side)
-        checks: dict[tuple[int, Sequence[Allowed]], str] = {}
-        for i, a in enumerate(inputs):
-            for x, allowed, where in self._expected:
-                if x.storage is a.storage and x.size == a.size:
-                    checks.setdefault((i, allowed), where)  # layers expect the same
-        expected = [(i, allowed, where) for (i, allowed), where in checks.items()]
+        expected = [(i, allowed, where) for (i, allowed), where in self.checks(inputs).items()]
         inner, memory = plan_memory(steps, inner)
         self.allocate(inner, memory.planned, side_by_side if MEMORY in disabled() else share)
         places = {id(a): i for i, a in enumerate(inputs)}

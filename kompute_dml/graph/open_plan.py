@@ -43,7 +43,7 @@ from .memory import MemoryUse, Storage, aligned, share, side_by_side
 from .node import Node
 from .open_operator import OpenOperator, OperatorClass, SizesOnly, open_sizes
 from .planner import Preparations
-from .recorded import Allowed, RecordedPlan, Result
+from .recorded import RecordedPlan, Result
 from .step import Step, begin, begin_ahead, run_in_place
 from .switches import IN_PLACE, MEMORY, disabled
 
@@ -272,12 +272,7 @@ class OpenPlan:
         self._inner = [s for s in self._roots if s not in outer]
         self._twinned = {*self._every, *self._scratch}
         self._bytes = evaluator(trace, [s.nbytes for s in self._roots])
-        checks: dict[tuple[int, Sequence[Allowed]], str] = {}
-        for i, a in enumerate(inputs):
-            for x, allowed, where in builder.expected:
-                if x.storage is a.storage and x.size == a.size:
-                    checks.setdefault((i, allowed), where)
-        self._checks = checks
+        self._checks = checks = builder.checks(inputs)
         self._line = line = Line(trace)
         shapes = [tuple([line.add(n) for n in a.shape]) for a in (*inputs, *outputs)]
         each_once = {shape: i for i, shape in enumerate(dict.fromkeys(shapes))}
@@ -287,7 +282,7 @@ class OpenPlan:
         """Of each shape, whose sizes and then ..."""
         self._of_rest = np.array([*chain.from_iterable(each_once), *[
             line.add(n) for _, allowed in checks for each in allowed
-            for n in (each.low, each.end)]], np.int64)
+            for n in (each.low, each.end, each.step)]], np.int64)
         """... the bounds of numbers that are checked are in these places in the plan's line."""
         self._begins = {s: line.add(s.begin) for s in self._every if type(s.begin) is Size}
         """Where parts begin that do so where sizes say, by place in the line, as are ..."""
@@ -720,8 +715,8 @@ class OpenPlan:
         assert layout.ends is not None
         rest = iter(numbers[self._of_rest].tolist())
         shapes = [tuple(islice(rest, rank)) for rank in self._ranks]
-        expected = [(i, tuple([each._replace(low=low, end=end)
-                               for each, low, end in zip(allowed, rest, rest)]), where)
+        expected = [(i, tuple([each._replace(low=low, end=end, step=step)
+                               for each, low, end, step in zip(allowed, rest, rest, rest)]), where)
                     for (i, allowed), where in self._checks.items()]
         plan = RecordedPlan(
             self._builder.device, steps, layout.ends, [shapes[i] for i in self._shape_of],

@@ -38,6 +38,8 @@ class Allowed(NamedTuple):
     """One more than the largest."""
     why: str = ""
     """What follows them in a message, with ``{end}`` for that number."""
+    step: int = 1
+    """Of several ranges, how many elements lie between what the first and the second are for."""
 
 
 class RecordedPlan:
@@ -282,12 +284,12 @@ class RecordedPlan:
 
 def check_numbers(x: np.ndarray, allowed: Sequence[Allowed], where: str) -> None:
     """Raise ValidationError where an element is out of range. The last dimension counts the ranges
-    if there are several."""
+    if there are several, or the one whose elements are a ``step`` apart."""
     if not x.size:
         return
-    columns = x.reshape(-1, len(allowed))
-    for (name, low, end, why), *ends in zip(
-            allowed, columns.min(0).tolist(), columns.max(0).tolist()):
+    columns = x.reshape(-1, len(allowed), allowed[0].step)
+    for (name, low, end, why, _), *ends in zip(
+            allowed, columns.min((0, 2)).tolist(), columns.max((0, 2)).tolist()):
         for value in ends:
             if not low <= value < end:
                 raise ValidationError(

@@ -128,6 +128,23 @@ def test_an_index_out_of_range(
         run(wrong)
 
 
+def test_indices_that_come_transposed(rng: np.random.Generator) -> None:
+    """As those of a mask do: NonZero has a row for each dimension, GatherND wants a column."""
+    data = rng.standard_normal((2, 5)).astype(np.float32)
+    built = model(
+        [node("Transpose", "i", "t"), node("GatherND", "data t", "taken"),
+         node("Add", "taken x", "y")],
+        [("x", FLOAT, [1]), ("i", INT64, [2, "n"])], [("y", FLOAT, ["n"])], {"data": data})
+    ours, x = session(built, False, claim="all", strict=True), np.zeros(1, np.float32)
+    for count in (3, 4, 6, 2):
+        i = np.stack([rng.integers(0, n, count) for n in data.shape])
+        i[1, 0] = 4  # no index of the first dimension
+        (y,) = ours.run(None, {"x": x, "i": i})
+        np.testing.assert_array_equal(y, data[tuple(i)])
+        with pytest.raises(Exception, match=r"to be in \[-2, 2\) .* but got 2"):
+            ours.run(None, {"x": x, "i": np.full_like(i, 2)})
+
+
 @pytest.mark.parametrize("op, more, feed, changed, words", [
     ("ReverseSequence", {"batch_axis": 0, "time_axis": 1},
      {"x": np.ones((2, 3)), "i": [0, 3]}, {"i": [4, 1]}, r"lengths to be in \[0, 4\), but got 4"),
