@@ -114,6 +114,15 @@ def _power(a: np.ndarray, b: np.ndarray) -> Any:
     return np.power(a, b.astype(a.dtype)).astype(a.dtype)
 
 
+def _clip(node: OnnxNode, inputs: Arrays) -> Any:
+    y = _given(inputs, 0)
+    for i, name, function in ((1, "min", np.maximum), (2, "max", np.minimum)):
+        bound = inputs[i] if i < len(inputs) else None
+        bound = node.attributes.get(name) if bound is None else bound
+        y = y if bound is None else function(y, bound)
+    return y
+
+
 def _cast(node: OnnxNode, inputs: Arrays) -> np.ndarray:
     return _given(inputs, 0).astype(number_type(node.attributes["to"]))
 
@@ -256,6 +265,7 @@ _EVALUATORS: dict[str, Evaluator] = {
     "Min": _folded(np.minimum), "Max": _folded(np.maximum), "Sum": _folded(np.add),
     "Neg": _unary(np.negative), "Abs": _unary(np.abs), "Sign": _unary(np.sign),
     "Floor": _unary(np.floor), "Ceil": _unary(np.ceil), "Round": _unary(np.rint),
+    "Exp": _unary(np.exp), "Log": _unary(np.log), "Clip": _clip,
     "Sqrt": _unary(np.sqrt), "Reciprocal": _unary(np.reciprocal),
     "Equal": _binary(np.equal), "Greater": _binary(np.greater), "Less": _binary(np.less),
     "GreaterOrEqual": _binary(np.greater_equal), "LessOrEqual": _binary(np.less_equal),

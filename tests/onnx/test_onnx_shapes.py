@@ -80,6 +80,8 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("Neg", [V], {}), ("Abs", [V], {}), ("Sign", [V], {}),
     *((op, [np.float32([2.5, 0.3, 3.5])], {})
       for op in ("Floor", "Ceil", "Round", "Sqrt", "Reciprocal")),
+    ("Exp", [np.float32([0, -np.inf])], {}), ("Log", [np.float32([1, 0, -1])], {}),
+    ("Clip", [V, I(-1), I(3)], {}), ("Clip", [V, I(4), I(2)], {}), ("Clip", [V, I(1)], {}),
     *((op, [V, I([3, -8, 1, 5])], {})
       for op in ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")),
     ("Not", [B], {}), *((op, [B, B[::-1]], {}) for op in ("And", "Or", "Xor")),
@@ -107,6 +109,23 @@ def test_an_evaluation_is_the_cpu_s(op: str, inputs: list[Any], attributes: dict
 
 def test_every_evaluator_has_a_case() -> None:
     assert {op for op, _, _ in CASES} == set(shapes._EVALUATORS)
+
+
+@needs_provider
+def test_levels_of_a_pyramid_cut_no_region(rng: np.random.Generator) -> None:
+    """How many there are follows from a size by a logarithm, and has bounds."""
+    built = model(
+        [node("Shape", "x", "n", start=1), node("Cast", "n", "f", to=FLOAT), node("Log", "f", "l"),
+         node("Ceil", "l", "c"), node("Cast", "c", "i", to=INT64), node("Clip", "i  most", "k"),
+         node("Concat", "one k", "r", axis=0), node("Tile", "x r", "t"),
+         node("Softmax", "t", "y")],
+        [("x", FLOAT, [3, "n"])], [("y", FLOAT, [3, "m"])],
+        {"most": np.array(3), "one": np.array([1])}, opset=15)
+    ours, theirs = session(built, False, claim="all", strict=True), cpu(built, False)
+    for n in (4, 9, 30, 5):
+        x = rng.standard_normal((3, n)).astype(np.float32)
+        (got,), (wanted,) = ours.run(None, {"x": x}), theirs.run(None, {"x": x})
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=2**-18)
 
 
 def test_division_by_zero() -> None:
