@@ -20,6 +20,7 @@ import onnx
 import onnxruntime
 
 import kompute_dml as dml
+import kompute_dml.genai as genai
 import kompute_dml.onnxruntime as kompute
 
 SHARING = {"GroupQueryAttention", "TensorScatter"}
@@ -73,6 +74,7 @@ class Place:
     ) -> tuple[Any, bool]:
         """A session, and whether it captures graphs, as it can where the device runs each node.
         ``model`` is in the place of the file; its weights are beside the file."""
+        more = {"claim": "all", **genai.folder_options(path.parent)}
         if self.memory is None:
             return onnxruntime.InferenceSession(
                 str(path), providers=["CPUExecutionProvider"]), False
@@ -80,14 +82,14 @@ class Place:
             options = onnxruntime.SessionOptions()
             options.add_session_config_entry(
                 "session.model_external_initializers_file_folder_path", str(path.parent.resolve()))
-            return kompute.session(model, options, claim="all"), False
+            return kompute.session(model, options, **more), False
         if captures:
             try:
                 return kompute.session(
-                    str(path), claim="all", strict=True, enable_graph_capture=True), True
+                    str(path), **more, strict=True, enable_graph_capture=True), True
             except dml.UnsupportedError as error:
                 print(f"Without graph capture: {error}")
-        return kompute.session(str(path), claim="all"), False
+        return kompute.session(str(path), **more), False
 
     def empty(self, shape: Sequence[int], dtype: Any) -> Any:
         """A tensor of any elements."""

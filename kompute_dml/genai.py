@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UnsupportedError
+from .onnx.operators import long_rope
 from .onnxruntime import get_library_path, identity
 from .runtime.adapters import choose
 from .runtime.kp_engine import import_kp
 
-__all__ = ["config", "is_registered", "model", "register", "unregister"]
+__all__ = ["config", "folder_options", "is_registered", "model", "register", "unregister"]
 
 _NAME = "WebGPU"
 """What onnxruntime-genai calls the provider."""
@@ -91,10 +92,22 @@ def config(
     settings.set_decoder_provider_options_hardware_device_id(_NAME, choose(adapter).index)
     if capture:
         settings.set_provider_option(_NAME, "enableGraphCapture", "1")
-    for name, value in options.items():
+    for name, value in {**folder_options(folder), **options}.items():
         if value is not None:
             settings.set_provider_option(_NAME, name, str(value))
     return settings
+
+
+def folder_options(folder: str | os.PathLike[str]) -> dict[str, str]:
+    """Options of the provider without which results would be wrong, from a folder's
+    ``genai_config.json``: where the angles for long texts begin. Empty without such a file."""
+    path = Path(folder) / "genai_config.json"
+    described = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    session = described.get("model", {}).get("decoder", {}).get("session_options", {})
+    found = [str(value) for provider in session.get("provider_options", ())
+             for given in provider.values() for name, value in given.items()
+             if name.replace("_", "").lower() == long_rope.ATTRIBUTE.replace("_", "")]
+    return {long_rope.ATTRIBUTE: found[0]} if found else {}
 
 
 def _expect_an_encoder_like_the_decoder(folder: str | os.PathLike[str]) -> None:

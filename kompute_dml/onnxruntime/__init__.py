@@ -118,9 +118,9 @@ def session(
     """An ``onnxruntime.InferenceSession`` of a file or of bytes, with this provider first.
 
     ``options`` are the provider's: adapter, feature_level, claim, strict, memory,
-    enable_graph_capture, profile. Nodes that it does not claim run on ONNX Runtime's CPU provider;
-    with ``strict`` there must be none. ``session_options`` take the provider up, so each session
-    has its own.
+    enable_graph_capture, multi_rotary_cache_concat_offset, profile. Nodes that it does not claim
+    run on ONNX Runtime's CPU provider; with ``strict`` there must be none. ``session_options`` take
+    the provider up, so each session has its own.
     """
     adapter = options.pop("adapter", None)
     index = str(choose(adapter).index)

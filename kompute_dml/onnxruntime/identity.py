@@ -39,13 +39,15 @@ def take(registration: str) -> None:
 
 def own_options(entries: Mapping[str, str]) -> dict[str, str]:
     """A session's options as this provider has them. Under WEBGPU's name, those that only WebGPU's
-    provider has, which are written in camelCase, say nothing here but for graph capture; and all
-    nodes are claimed unless they say otherwise, so that caches stay on the device."""
+    provider has, which are written in camelCase, say nothing here but for those that this one has
+    under another name; and all nodes are claimed unless they say otherwise, so that caches stay on
+    the device."""
     if _current is not WEBGPU:
         return dict(entries)
     kept = {k: v for k, v in entries.items() if not re.fullmatch("[a-z]+([A-Z][a-z0-9]*)+", k)}
-    capture = {"enable_graph_capture": entries[_CAPTURE]} if _CAPTURE in entries else {}
-    return {"claim": "all", **capture, **kept}
+    renamed = {own: entries[theirs] for theirs, own in _RENAMED.items() if theirs in entries}
+    return {"claim": "all", **renamed, **kept}
 
 
-_CAPTURE = "enableGraphCapture"
+_RENAMED = {"enableGraphCapture": "enable_graph_capture",
+            "multiRotaryCacheConcatOffset": "multi_rotary_cache_concat_offset"}

@@ -26,6 +26,7 @@ from ..onnx import cost
 from ..onnx.fusion import fuse
 from ..onnx.graph import OnnxGraph, OnnxNode, constants
 from ..onnx.mapping import TABLE
+from ..onnx.operators import long_rope
 from ..onnx.partition import joined, regions
 from ..onnx.placement import Placement, Rows, place
 from ..onnx.region import Constants
@@ -47,6 +48,7 @@ OPTIONS = {
     "strict": "'True': no node may be left to others",
     "memory": "'device' or 'host': where tensors lie that are not bound",
     capture.OPTION: "'True': runs with the same tensors on the device are replayed",
+    long_rope.ATTRIBUTE: "the first row of the cosines for long texts, after those for short ones",
     "profile": "a file for the time of each region and dispatch, as trace events",
 }
 _AUTO, _ALL = "auto", "all"
@@ -88,6 +90,11 @@ class Options:
         self.captures = _flag(entries, capture.OPTION)
         if self.captures and not self.on_device:
             raise ValidationError(f"{EP_NAME}: {capture.OPTION} needs memory to be 'device'")
+        offset = entries.get(long_rope.ATTRIBUTE) or "0"
+        if not offset.isdecimal():
+            raise ValidationError(f"{EP_NAME}: expected {long_rope.ATTRIBUTE} to be a number of "
+                                  f"rows, but got {offset!r}")
+        self.long_rope = int(offset)
         self.claimed_names = {name.strip() for name in wanted.split(",")} - {""}
         if not (self.claims_all or self.claims_worthwhile):
             _check_names(self.claimed_names)
@@ -274,6 +281,7 @@ class Provider:
 
     def wanted_regions(self, reader: GraphReader) -> list[list[OnnxNode]]:
         """The regions to claim, in the original graph's nodes."""
+        long_rope.mark(reader.graph.nodes, self.options.long_rope)
         nodes = fuse(reader.graph, self.device.runtime.engine.max_buffer)
         if not reader.is_nested:
             self.results = {v.name for v in reader.graph.outputs}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,10 +13,13 @@ pytest.importorskip("onnx", reason="the models are built with onnx")
 pytest.importorskip("onnxruntime", "1.24", reason="the provider needs onnxruntime >= 1.24")
 pytest.importorskip("cffi", reason="the provider needs cffi")
 
+import kompute_dml as dml
+import kompute_dml.genai as genai
 from kompute_dml import tuning
 from kompute_dml.onnx.row import MICROSOFT
+from kompute_dml.onnxruntime import identity
 from kompute_dml.operators import rotary_attention
-from onnx_graphs import FLOAT, INT64, model, needs_provider, node
+from onnx_graphs import FLOAT, INT64, cpu, model, needs_provider, node
 from provider_tools import session
 from test_convolution import EveryWork
 
@@ -202,3 +207,50 @@ def test_what_one_dispatch_does_not_serve(case: str, rng: np.random.Generator) -
         y = session(e.built, False, claim="all", strict=True).run(["y"], e.inputs)[0]
     assert not any("together" in names for names in tried.asked.values())
     np.testing.assert_allclose(y, e.y, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(("tokens", "past"), [(1, (4, 5)), (7, (-2, 0)), (2, (3,)), (2, (4,))])
+def test_angles_of_short_and_of_long_texts_in_one_tensor(
+    tokens: int, past: tuple[int, ...], rng: np.random.Generator
+) -> None:
+    """Texts of at most five tokens have the angles of the first five rows."""
+    w, offset = _Work(size=32, rows=12, pairs=16, past=past, tokens=tokens), 5
+    short, long = ({name: rng.uniform(-1, 1, (w.rows, w.pairs)).astype(np.float32)
+                    for name in ("cos", "sin")} for _ in range(2))
+    both = {name: np.concatenate([short[name][:offset], long[name]]) for name in short}
+    feed = {name: rng.standard_normal((len(past), tokens, heads * w.size), np.float32)
+            for name, heads in (("q", w.heads), ("k", w.key_heads), ("v", w.key_heads))}
+    for name in ("past_k", "past_v"):
+        feed[name] = rng.standard_normal((len(past), w.key_heads, w.rows, w.size), np.float32)
+    totals = np.int32(past) + tokens
+    feed |= {"lengths": totals - 1, "total": totals.max(keepdims=True)}
+    ours = session(w.built(FLOAT, both), False, claim="all", strict=True,
+                   multi_rotary_cache_concat_offset=offset).run(None, feed)
+    for text, total in enumerate(totals):
+        angles = short if total <= offset else long
+        theirs = cpu(w.built(FLOAT, angles), False).run(None, feed)
+        count = min(tokens, total)
+        np.testing.assert_allclose(ours[0][text, :count], theirs[0][text, :count], rtol=1e-4,
+                                   atol=1e-5)
+        np.testing.assert_allclose(ours[1][text, :, :total], theirs[1][text, :, :total], rtol=1e-4,
+                                   atol=1e-5)
+
+
+def test_a_folder_says_where_the_angles_of_long_texts_begin(tmp_path: Path) -> None:
+    """As onnxruntime-genai's builder writes it."""
+    assert genai.folder_options(tmp_path) == {}
+    options = {"webgpu": {"enableGraphCapture": "1", "multiRotaryCacheConcatOffset": "4096"}}
+    (tmp_path / "genai_config.json").write_text(json.dumps({"model": {"decoder": {
+        "session_options": {"provider_options": [options]}}}}))
+    assert genai.folder_options(tmp_path) == {"multi_rotary_cache_concat_offset": "4096"}
+
+
+def test_webgpus_name_of_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identity, "_current", identity.WEBGPU)
+    assert identity.own_options({"multiRotaryCacheConcatOffset": "4096", "enableInt64": "1"}) == {
+        "claim": "all", "multi_rotary_cache_concat_offset": "4096"}
+
+
+def test_a_wrong_place_of_angles() -> None:
+    with pytest.raises(dml.ValidationError, match="to be a number of rows, but got '-3'"):
+        session(_Work().built(FLOAT, {}), multi_rotary_cache_concat_offset=-3)
