@@ -27,6 +27,11 @@ def to_float(builder: Builder, x: Array) -> Array:
     return _converted(builder, x, WidenAnyDesc, np.dtype(np.float32))
 
 
+def numbers(builder: Builder, x: Array) -> Array:
+    """FLOAT32 of BFLOAT16 as it is stored; else the array itself."""
+    return to_float(builder, x) if x.dtype == STORED else x
+
+
 def to_bfloat16(builder: Builder, x: Array) -> Array:
     """The upper halves of numbers of FLOAT32, rounded to the nearest, halves to even."""
     return _converted(builder, x, NarrowDesc, STORED)

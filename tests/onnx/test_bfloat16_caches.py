@@ -20,6 +20,7 @@ from kompute_dml.onnx.model import read  # noqa: E402
 from kompute_dml.onnx.region import Region  # noqa: E402
 from kompute_dml.onnx.row import MICROSOFT  # noqa: E402
 from onnx_graphs import FLOAT, INT64, cpu, model, node  # noqa: E402
+from test_shared_caches import appended, attended, built  # noqa: E402
 
 _BFLOAT16 = onnx.TensorProto.BFLOAT16
 _INT32 = 6
@@ -90,7 +91,7 @@ def test_a_scatter_and_attention(
     if mask:
         sizes["mask"] = (1, 1, tokens, _ROWS)
 
-    def built(kind: int) -> bytes:
+    def scattered(kind: int) -> bytes:
         nodes = [node("TensorScatter", f"past.{n} {n} places", f"present.{n}", axis=2)
                  for n in "kv"]
         added = "mask" if mask else "-"
@@ -104,9 +105,9 @@ def test_a_scatter_and_attention(
     fed = {n: rng.standard_normal(x).astype(ml_dtypes.bfloat16) for n, x in sizes.items()}
     fed["places"] = np.array([60, 7])
     fed["filled"] = fed["places"] + tokens
-    stored = onnx.load_model_from_string(built(_BFLOAT16))
+    stored = onnx.load_model_from_string(scattered(_BFLOAT16))
     y, *present = backend.run_model(stored, fed)
-    wanted, *expected = cpu(built(FLOAT), False).run(None, {
+    wanted, *expected = cpu(scattered(FLOAT), False).run(None, {
         n: x if x.dtype == np.int64 else x.astype(np.float32) for n, x in fed.items()})
     np.testing.assert_allclose(y.astype(np.float32), wanted, rtol=2.0**-8, atol=2.0**-6)
     for got, exact in zip(present, expected):
@@ -114,16 +115,50 @@ def test_a_scatter_and_attention(
     assert _whole_caches(stored, fed, device) == ["APPEND", "APPEND"]
 
 
+@pytest.mark.parametrize(("op", "tokens", "beams"), [
+    ("MultiHeadAttention", 3, False), ("MultiHeadAttention", 1, True),
+    ("DecoderMaskedMultiHeadAttention", 1, False), ("DecoderMaskedMultiHeadAttention", 1, True)])
+def test_caches_of_as_many_heads_as_queries(
+    op: str, tokens: int, beams: bool, device: dml.Device, rng: np.random.Generator
+) -> None:
+    """The beams of two texts. Rows that nobody wrote are never read."""
+    batches, past, (heads, rows, size) = 6, 5, (2, 12, 8)
+    fed = {n: rng.standard_normal((batches, tokens, heads * size)) for n in "qkv"}
+    fed |= {f"past_{n}": rng.standard_normal((batches, heads, rows, size)) for n in "kv"}
+    fed = {n: x.astype(ml_dtypes.bfloat16) for n, x in fed.items()}
+    exact = {n: x.astype(np.float32) for n, x in fed.items()}
+    own = np.arange(batches)[:, None].repeat(rows, axis=1)
+    if beams:
+        fed["beams"] = rng.integers(0, 3, (2, 3, rows)).astype(np.int32)
+        old = fed["beams"].reshape(batches, rows) + own // 3 * 3
+        own = np.where(np.arange(rows) < past, old, own)
+    for n in "kv":
+        fed[f"past_{n}"][:, :, past:] = np.nan
+    fed["past"] = np.int32([past])
+    stored = onnx.load_model_from_string(
+        built(op, batches, tokens, beams=beams, bias=False, kind=_BFLOAT16))
+    y, *present = backend.run_model(stored, fed)
+    caches = [appended(exact[f"past_{n}"], exact[n], past) for n in "kv"]
+    for got, cache in zip(present, caches):
+        end = past + tokens
+        np.testing.assert_array_equal(got[:, :, :end].astype(np.float32), cache[:, :, :end])
+    seen = [x[own, :, np.arange(rows)].transpose(0, 2, 1, 3) for x in caches]
+    np.testing.assert_allclose(y.astype(np.float32), attended(exact["q"], *seen, past),
+                               rtol=2.0**-8, atol=2.0**-6)
+    if not beams:
+        assert _whole_caches(stored, fed, device) == ["APPEND", "APPEND"]
+
+
 def _whole_caches(
-    built: Any, fed: dict[str, np.ndarray], device: dml.Device
+    stored: Any, fed: dict[str, np.ndarray], device: dml.Device
 ) -> list[str]:
     """The operators that read or write a whole cache and are no attention."""
-    graph = read(built)
+    graph = read(stored)
     region = Region(device, graph.nodes, graph.inputs, graph.outputs)
     builder = Builder(device)
     total = {i: fed[v.name] for i, v in enumerate(graph.inputs) if v.name == "total"}
     region._emit(builder, [fed[v.name].shape for v in graph.inputs], total)
-    cache = product(fed["past.k"].shape)
+    cache = max(product(x.shape) for n, x in fed.items() if "past" in n)
     return [n.name for n in builder.nodes
             if "ATTENTION" not in n.name and n.name != "ROTARY_APPEND" and any(
                 product(n.tensor(slot).sizes) >= cache for slot in n.storages)]

@@ -21,7 +21,7 @@ _HEADS, _SIZE, _ROWS, _TEXTS, _BEAMS = 2, 8, 12, 2, 3
 _WIDTH = _HEADS * _SIZE
 
 
-def _attention(
+def attended(
     q: np.ndarray, keys: np.ndarray, values: np.ndarray, past: int
 ) -> np.ndarray:
     """Queries [batch, token, all], caches [batch, head, row, element]."""
@@ -35,28 +35,30 @@ def _attention(
     return (shares @ values).transpose(0, 2, 1, 3).reshape(batches, tokens, -1)
 
 
-def _appended(cache: np.ndarray, x: np.ndarray, past: int) -> np.ndarray:
+def appended(cache: np.ndarray, x: np.ndarray, past: int) -> np.ndarray:
     made, tokens = cache.copy(), x.shape[1]
     made[:, :, past : past + tokens] = x.reshape(
         len(x), tokens, _HEADS, _SIZE).transpose(0, 2, 1, 3)
     return made
 
 
-def _built(op: str, batches: int, tokens: int, *, beams: bool, bias: bool) -> bytes:
+def built(op: str, batches: int, tokens: int, *, beams: bool, bias: bool,
+          kind: int = FLOAT) -> bytes:
+    """Of ``kind``: the data type of queries, keys, values and caches."""
     fresh, cache = [batches, tokens, _WIDTH], [batches, _HEADS, _ROWS, _SIZE]
-    infos: list[Any] = [*((n, FLOAT, fresh) for n in "qkv"),
-                        *((f"past_{n}", FLOAT, cache) for n in "kv"), ("past", _INT32, [1])]
+    infos: list[Any] = [*((n, kind, fresh) for n in "qkv"),
+                        *((f"past_{n}", kind, cache) for n in "kv"), ("past", _INT32, [1])]
     if beams:
         infos.append(("beams", _INT32, [_TEXTS, _BEAMS, _ROWS]))
     if bias:
-        infos.append(("bias", FLOAT, [3 * _WIDTH]))
+        infos.append(("bias", kind, [3 * _WIDTH]))
     b, c = ("bias" if bias else "-"), ("beams" if beams else "-")
     if op == "MultiHeadAttention":
         names, more = f"q k v {b} - - past_k past_v past {c}", {"unidirectional": 1}
     else:
         names, more = f"q k v - - past_k past_v past - {c} {b}", {"past_present_share_buffer": 1}
     return model([node(op, names, "y present_k present_v", MICROSOFT, num_heads=_HEADS, **more)],
-                 infos, [("y", FLOAT, fresh), *((f"present_{n}", FLOAT, cache) for n in "kv")])
+                 infos, [("y", kind, fresh), *((f"present_{n}", kind, cache) for n in "kv")])
 
 
 @pytest.mark.parametrize(("op", "tokens", "beams", "bias"), [
@@ -69,7 +71,7 @@ def test_caches_with_room(
 ) -> None:
     """Rows of other beams than a text has, and rows that nobody wrote, are never read."""
     batches = _TEXTS * _BEAMS
-    made = session(_built(op, batches, tokens, beams=beams, bias=bias), False, claim="all",
+    made = session(built(op, batches, tokens, beams=beams, bias=bias), False, claim="all",
                    strict=True)
     kernel = last_kernel()
     caches = {n: np.full((batches, _HEADS, _ROWS, _SIZE), np.nan, np.float32) for n in "kv"}
@@ -86,17 +88,17 @@ def test_caches_with_room(
             own = np.where(np.arange(_ROWS) < past, old.reshape(batches, _ROWS), own)
         feed |= {f"past_{n}": x for n, x in caches.items()} | {"past": np.int32([past])}
         y, *present = made.run(None, feed)
-        caches = {n: _appended(x, fresh[n], past) for n, x in caches.items()}
+        caches = {n: appended(x, fresh[n], past) for n, x in caches.items()}
         for n, x in zip("kv", present):
             np.testing.assert_array_equal(x, caches[n])
         seen = [np.nan_to_num(x[own, :, np.arange(_ROWS)].transpose(0, 2, 1, 3))
                 for x in caches.values()]
-        np.testing.assert_allclose(y, _attention(fresh["q"], *seen, past), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(y, attended(fresh["q"], *seen, past), rtol=1e-4, atol=1e-5)
     assert len(kernel.region._plans) == 1
 
 
 def test_a_length_beyond_the_cache_is_an_error(rng: np.random.Generator) -> None:
-    made = session(_built("MultiHeadAttention", 1, 3, beams=False, bias=False), False, claim="all",
+    made = session(built("MultiHeadAttention", 1, 3, beams=False, bias=False), False, claim="all",
                    strict=True)
     feed = {n: np.zeros((1, 3, _WIDTH), np.float32) for n in "qkv"}
     feed |= {f"past_{n}": np.zeros((1, _HEADS, _ROWS, _SIZE), np.float32) for n in "kv"}

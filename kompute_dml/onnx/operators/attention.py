@@ -13,7 +13,7 @@ from ...graph.array import BOOL, Array
 from ...graph.builder import Builder
 from ...layout import packed_strides
 from ...operators.rotary_append import AppendedAttentionDesc
-from ..bfloat16 import STORED, to_bfloat16, to_float
+from ..bfloat16 import STORED, numbers, to_bfloat16
 from ..graph import OnnxNode
 from ..lowerings import Inputs, Seen, converted, emit_elementwise, given, optional, packed
 from ..row import Mapping
@@ -170,7 +170,7 @@ def attention(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     if (filled := optional(inputs, 6)) is not None:
         return [_of_caches(builder, node, inputs, filled)]
     q, *caches = (given(inputs, i) for i in range(3))
-    inputs = [q, *(_numbers(builder, x) for x in caches), *inputs[3:]]
+    inputs = [q, *(numbers(builder, x) for x in caches), *inputs[3:]]
     by_head = len(q.shape) == 4
     heads = q.shape[1] if by_head else read["q_num_heads"]
     key_heads = given(inputs, 1).shape[1] if by_head else read["kv_num_heads"]
@@ -220,7 +220,7 @@ def _of_caches(builder: Builder, node: OnnxNode, inputs: Inputs, filled: Array) 
         if mask is not None and mask.dtype != BOOL:
             mask = to_bfloat16(builder, converted(builder, mask, np.dtype(np.float32)))
     else:
-        k, v = _numbers(builder, k), _numbers(builder, v)
+        k, v = numbers(builder, k), numbers(builder, v)
     key_heads = k.shape[1] if by_head else read["kv_num_heads"]
     q = _by_token(builder, q)
     batches, queries, features = q.shape
@@ -252,15 +252,10 @@ def _of_caches(builder: Builder, node: OnnxNode, inputs: Inputs, filled: Array) 
             scale=float(read.get("scale") or size ** -0.5), query_head_count=heads,
             key_value_head_count=key_heads, mask_filter_value=-np.inf,
             mask_type=_masked(builder, tensors, mask, sizes, q.dtype))
-    y = _numbers(builder, y)
+    y = numbers(builder, y)
     if by_head:
         y = builder.reshape(y, (batches, queries, heads, value_size)).transpose((0, 2, 1, 3))
     return y
-
-
-def _numbers(builder: Builder, x: Array) -> Array:
-    """FLOAT32 of BFLOAT16 as it is stored."""
-    return to_float(builder, x) if x.dtype == STORED else x
 
 
 def _masked(

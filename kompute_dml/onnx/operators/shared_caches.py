@@ -14,6 +14,7 @@ from ...graph.builder import Builder
 from ...graph.recorded import Allowed
 from ...layout import packed_strides
 from ...operators.rotary_append import AppendedAttentionDesc
+from ..bfloat16 import STORED, numbers, to_bfloat16
 from ..graph import OnnxNode
 from ..lowerings import Inputs, emit_elementwise, expect, given, optional
 from ..row import MICROSOFT, Mapping
@@ -28,7 +29,7 @@ _MASK, _ADDED, _COUNT, _BEAMS = 3, 4, 7, 9
 def multi_head(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """MultiHeadAttention, with caches that are as long as they may grow or one longer each time."""
     if (count := optional(inputs, 8)) is None:
-        return attention.multi_head_attention(builder, node, inputs)
+        return attention.multi_head_attention(builder, node, _as_numbers(builder, inputs))
     q, k, v, past_k, past_v = (given(inputs, i) for i in (0, 1, 2, 6, 7))
     return _attended(builder, node, (q, k, v), optional(inputs, 3), (past_k, past_v), count,
                      optional(inputs, 9))
@@ -42,19 +43,27 @@ def masked(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     bias = optional(inputs, 10)
     if not _shares(node) or past_k is None or past_v is None or count is None:
         return attention.multi_head_attention(
-            builder, node, [q, k, v, bias, mask, added, past_k, past_v])
+            builder, node,
+            _as_numbers(builder, [q, k, v, bias, mask, added, past_k, past_v]))
     return _attended(builder, node, (q, k, v), bias, (past_k, past_v), count,
                      optional(inputs, _BEAMS))
+
+
+def _as_numbers(builder: Builder, inputs: Inputs) -> list[Array | None]:
+    return [None if x is None else numbers(builder, x) for x in inputs]
 
 
 def _attended(
     builder: Builder, node: OnnxNode, fresh: tuple[Array, Array, Array], bias: Array | None,
     past: tuple[Array, Array], count: Array, beams: Array | None,
 ) -> list[Array]:
-    """The result, and caches with the fresh keys and values after the first ``count``."""
+    """The result, and caches with the fresh keys and values after the first ``count``. Caches of
+    BFLOAT16 are read and written as they are."""
     heads = node.attributes["num_heads"]
     if bias is not None:
         fresh = _biased(builder, fresh, bias)
+    if past[0].dtype == past[1].dtype == STORED:
+        fresh = tuple(to_bfloat16(builder, x) for x in fresh)  # type: ignore[assignment]
     q, k, v = (builder.pack(x) for x in fresh)
     batches, length, features = q.shape
     capacity = past[0].shape[2]
@@ -86,7 +95,7 @@ def _attended(
         "output_tensor": seen(y)}, appended=1,
         scale=float(node.attributes.get("scale", 0.0) or size ** -0.5), query_head_count=heads,
         key_value_head_count=heads, mask_type=MaskType.NONE, mask_filter_value=-np.inf)
-    return [y, *present]
+    return [numbers(builder, y), *present]
 
 
 def _biased(
@@ -173,7 +182,7 @@ ROWS: tuple[Mapping, ...] = (
           fields=("QueryTensor", "KeyTensor", "ValueTensor", "BiasTensor", "MaskTensor",
                   "RelativePositionBiasTensor", "PastKeyTensor", "PastValueTensor", None, None),
           attributes=("num_heads", "mask_filter_value", "scale", "unidirectional"),
-          refuses=refuses, multiplies=True)
+          stored=(6, 7), refuses=refuses, multiplies=True)
       for operator, refuses in (
           ("MULTIHEAD_ATTENTION", attention.both_ways_refusal),
           ("MULTIHEAD_ATTENTION1", multi_head_refusal))],
@@ -184,5 +193,5 @@ ROWS: tuple[Mapping, ...] = (
                     None, "BiasTensor"),
             attributes=("mask_filter_value", "num_heads", "output_qk", "past_present_share_buffer",
                         "scale"),
-            refuses=masked_refusal, multiplies=True),
+            stored=(5, 6), refuses=masked_refusal, multiplies=True),
 )
