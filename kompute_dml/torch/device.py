@@ -426,9 +426,9 @@ _OWN: dict[str, Callable[..., Any]] = {
     "_amp_update_scale_": _update_scale,
     "_amp_foreach_non_finite_check_and_unscale_": _unscale,
 }
-_VIEWS = ("as_strided", "view", "_reshape_alias", "unfold", "set_.source_Storage_storage_offset",
-          "set_.source_Tensor", "set_.source_Storage", "set_", "view.dtype", "view_as_real",
-          "view_as_complex")
+_VIEWS = ("as_strided", "view", "_unsafe_view", "_reshape_alias", "unfold",
+          "set_.source_Storage_storage_offset", "set_.source_Tensor", "set_.source_Storage", "set_",
+          "view.dtype", "view_as_real", "view_as_complex")
 
 
 def register() -> tuple[object, ...]:

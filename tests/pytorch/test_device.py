@@ -636,3 +636,19 @@ def test_whole_numbers_are_counted_as_on_cuda(dtype: torch.dtype) -> None:
     # (x - 1) * 4 // 8, and 9 in the last one
     assert counts.tolist() == [int(((x >= low) & (x <= high)).sum())
                                for low, high in ((1, 2), (3, 4), (5, 6), (7, 9))]
+
+
+def dispatches(run: Callable[[], Any]) -> int:
+    """How many dispatches a call takes."""
+    recorder = memory.device().runtime.recorder
+    before = recorder.dispatches
+    run()
+    return int(recorder.dispatches - before)
+
+
+def test_an_unsafe_view_is_a_view() -> None:
+    """Products of more than two dimensions end with one."""
+    x = torch.arange(12.0, device=DEVICE)
+    y = torch.ops.aten._unsafe_view(x, (3, 4))
+    assert memory.allocation_of(y) is memory.allocation_of(x)
+    assert dispatches(lambda: torch.ops.aten._unsafe_view(x, (4, 3))) == 0
