@@ -525,3 +525,14 @@ def test_a_graph_that_makes_all_of_its_tensors_is_ours() -> None:
     """No argument tells that it is not Inductor's."""
     run = torch.compile(lambda n: torch.arange(n, device="kompute") * 2)
     assert run(5).tolist() == [0, 2, 4, 6, 8]
+
+
+@pytest.mark.parametrize("offset", [0, 5])
+def test_strided_places_are_written(offset: int) -> None:
+    """PyTorch writes so to arguments that lie in each other."""
+    def write(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.as_strided_scatter(a, b, (2, 3), (7, 2), offset)
+
+    a, b = torch.arange(24.0).view(4, 6), -torch.ones(2, 3)
+    run = torch.compile(write, backend="kompute_dml", fullgraph=True)
+    assert run(a.to("kompute"), b.to("kompute")).cpu().equal(write(a, b))

@@ -220,14 +220,13 @@ def as_strided_scatter(x: Value, source: Value, size: Sizes, stride: Sizes,
     whole = math.prod(size) == x.numel and not storage_offset
     if whole and all(n == 1 or s == r for n, s, r in zip(size, stride, row)):
         return resized(cast(source, x.dtype), x.shape)
-    places = np.lib.stride_tricks.as_strided(
-        np.arange(x.numel), tuple(size), [8 * s for s in stride]
-    ) if not storage_offset else None
-    if places is None or len(set(places.reshape(-1).tolist())) != places.size:
-        raise Unsupported("as_strided_scatter at an offset, or that writes twice")
+    flat = np.arange(x.numel)[storage_offset or 0:]
+    places = np.lib.stride_tricks.as_strided(flat, tuple(size), [8 * s for s in stride])
+    if len(set(places.reshape(-1).tolist())) != places.size:
+        raise Unsupported("as_strided_scatter that writes twice")
     at = constant(places.reshape(-1).astype(np.int64), I64)
-    flat = call("index_put", resized(x, (x.numel,)), [at], resized(source, (source.numel,)))
-    return resized(flat, x.shape)
+    y = call("index_put", resized(x, (x.numel,)), [at], resized(source, (source.numel,)))
+    return resized(y, x.shape)
 
 
 @lowers("constant_pad_nd")
