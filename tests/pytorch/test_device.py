@@ -652,3 +652,29 @@ def test_an_unsafe_view_is_a_view() -> None:
     y = torch.ops.aten._unsafe_view(x, (3, 4))
     assert memory.allocation_of(y) is memory.allocation_of(x)
     assert dispatches(lambda: torch.ops.aten._unsafe_view(x, (4, 3))) == 0
+
+
+@pytest.mark.parametrize("key", [
+    (slice(None), "mask"), ("pairs",), ("pairs", "places"), ("places", slice(None), "mask"),
+    ("places",), (slice(None), "places"), ("column", "places"), ("all",), ("none",)])
+def test_indices_and_masks(key: tuple[Any, ...]) -> None:
+    """Places count from the end, too. Masks take as many dimensions as they have."""
+    x = torch.arange(60.0).view(5, 4, 3)
+    known = {"places": torch.tensor([-1, 2]), "column": torch.tensor([[1], [-2], [0]]),
+             "mask": torch.tensor([True, False, True, False]), "pairs": x[:, :, 1] % 19 == 0,
+             "all": x % 2 == 0, "none": x < 0}
+    if "mask" in key and key[0] == "places":
+        known["mask"] = torch.tensor([True, False, True])
+    index = tuple([known.get(k, k) if isinstance(k, str) else k for k in key])
+    ours = tuple([k.to(DEVICE) if isinstance(k, torch.Tensor) else k for k in index])
+    y = x.to(DEVICE)
+    assert torch.equal(y[ours].cpu(), x[index])
+    x[index] = x[index] * 2 + 1
+    y[ours] = y[ours] * 2 + 1
+    assert torch.equal(y.cpu(), x)
+
+
+def test_reading_at_indices_is_one_dispatch() -> None:
+    x, places = torch.randn(5, 4).to(DEVICE), torch.tensor([-1, 2]).to(DEVICE)
+    for run in (lambda: x[places], lambda: x[:, places]):
+        assert dispatches(run) == 1

@@ -27,7 +27,7 @@ from ..values import (
     value,
     window,
 )
-from .selection import without_masks
+from .selection import flat_places
 
 _REDUCTIONS = {"sum": "SUM", "prod": "MULTIPLY", "amax": "MAX", "amin": "MIN"}
 
@@ -73,8 +73,9 @@ def gather(x: Value, dim: int, indices: Value, **other: object) -> Value:
 def index(x: Value, indices: Sequence[Value | None]) -> Value:
     if not any(i is not None for i in indices):
         return x
-    x, indices, _ = _neighbours(x, indices)
-    first, count, shape, flat = _flat_places(x, indices)
+    x, places = _without_masks(x, indices)
+    x, places, _ = _neighbours(x, places)
+    first, count, shape, flat = _flat_places(x, places)
     rest_before, rest_after = x.shape[:first], x.shape[first + count:]
     joined = resized(x, (*rest_before, math.prod(x.shape[first:first + count]), *rest_after))
     y = take(joined, first, flat)
@@ -84,9 +85,12 @@ def index(x: Value, indices: Sequence[Value | None]) -> Value:
 def _flat_places(x: Value, indices: Sequence[Value | None]
                  ) -> tuple[int, int, tuple[int, ...], Value]:
     """Neighbouring indexed dimensions as one: the first, how many, the sizes of the indices, and
-    the place in the joined dimension."""
+    the place in the joined dimension. One that is indexed alone is not joined, so its places may
+    count from the end."""
     at = [d for d, i in enumerate(indices) if i is not None]
     present = [i for i in indices if i is not None]
+    if len(present) == 1:
+        return at[0], 1, present[0].shape, cast(present[0], I64)
     shape = broadcast(*present)
     flat: Value | None = None
     for d, i in zip(at, present):
@@ -99,14 +103,28 @@ def _flat_places(x: Value, indices: Sequence[Value | None]
 
 def _neighbours(x: Value, indices: Sequence[Value | None]
                 ) -> tuple[Value, list[Value | None], list[int] | None]:
-    """Indexed dimensions side by side, first if they were apart, and the order that was taken.
-    Truth values become indices."""
-    places = without_masks(indices)
-    at = [d for d, i in enumerate(places) if i is not None]
+    """Indexed dimensions side by side, first if they were apart, and the order that was taken."""
+    at = [d for d, i in enumerate(indices) if i is not None]
     if at == list(range(at[0], at[-1] + 1)):
-        return x, places, None
+        return x, [*indices], None
     order = [*at, *[d for d in range(x.ndim) if d not in at]]
-    return permuted(x, order), [places[d] for d in at], order
+    return permuted(x, order), [indices[d] for d in at], order
+
+
+def _without_masks(x: Value, indices: Sequence[Value | None]
+                   ) -> tuple[Value, list[Value | None]]:
+    """Each mask as the places of its true elements, in its dimensions as one."""
+    shape: list[int] = []
+    places: list[Value | None] = []
+    rest = x.shape
+    for i in indices:
+        count = 1
+        if i is not None and i.dtype in (BOOL, torch.uint8):
+            count, i = i.ndim, flat_places(i)
+        places.append(i)
+        shape.append(math.prod(rest[:count]))
+        rest = rest[count:]
+    return resized(x, (*shape, *rest)), places
 
 
 def wrapped(indices: Value, size: int) -> Value:
@@ -135,9 +153,15 @@ def index_put(x: Value, indices: Sequence[Value | None], values: Value, accumula
         mask = present[0]
         mask = resized(mask, (*mask.shape, *[1] * (x.ndim - at - mask.ndim)))
         return call("where.self", mask, cast(resized(values, ()), x.dtype), x)
+    joined, places = _without_masks(x, indices)
+    return resized(_put(joined, places, values, accumulate), x.shape)
+
+
+def _put(x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool) -> Value:
+    """:func:`index_put` without masks."""
     x, indices, order = _neighbours(x, indices)
     if order is not None:
-        y = index_put(x, indices, values, accumulate)
+        y = _put(x, indices, values, accumulate)
         return permuted(y, [order.index(d) for d in range(x.ndim)])
     first, count, shape, flat = _flat_places(x, indices)
     before, after = x.shape[:first], x.shape[first + count:]

@@ -3,50 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 
+import kompute_dml as dml
+
 from ..table import call, lowers
-from ..values import BOOL, I32, I64, Value, broadcast, cast, empty, expanded, resized
-from .reductions import Function, reduced
+from ..values import BOOL, I64, Value, broadcast, cast, empty, expanded, resized, value, window
 
 
 def flat_places(mask: Value) -> Value:
     """The places of true elements in row-major order."""
-    n = mask.numel
-    if not n:
-        return empty((0,), I64)
-    flat = resized(cast(mask, BOOL), (n,))
-    count = int(reduced(Function.SUM, flat, None, False).elements.numpy().reshape(-1)[0])
-    if not count:
-        return empty((0,), I64)
-    places = call("arange", n, dtype=I32)
-    keys = call("where.self", flat, places, call("full", (), n, I32))
-    return cast(call("topk", keys, count, 0, False)[0], I64)
-
-
-def columns(mask: Value) -> list[Value]:
-    """The indices of true elements along each dimension."""
-    flat, indices = flat_places(mask), []
-    for d, n in enumerate(mask.shape):
-        inner = math.prod(mask.shape[d + 1:])
-        if flat.data is None:
-            indices.append(flat)
-        else:
-            at = call("floor_divide", flat, inner) if inner > 1 else flat
-            indices.append(call("remainder.Scalar", at, n) if d else at)
-    return indices
+    rows = nonzero(resized(mask, (mask.numel,)))
+    return resized(rows, rows.shape[:1])
 
 
 @lowers("nonzero")
 def nonzero(x: Value) -> Value:
     if not x.ndim:
         return empty((flat_places(x).numel, 0), I64)
-    indices = columns(x)
-    if indices[0].data is None:
+    if x.data is None:
         return empty((0, x.ndim), I64)
-    return call("stack", indices, 1)
+    count, rows = dml.nonzero_coordinates(cast(x, BOOL).elements)
+    n = int(count.numpy().reshape(-1)[0])
+    return cast(window(value(rows, (x.numel, x.ndim), torch.uint32), 0, 0, n), I64)
 
 
 @lowers("masked_select")
@@ -54,19 +34,6 @@ def masked_select(x: Value, mask: Value) -> Value:
     shape = broadcast(x, mask)
     at = flat_places(expanded(mask, shape))
     return call("index_select", resized(expanded(x, shape), (math.prod(shape),)), 0, at)
-
-
-def without_masks(indices: Sequence[Value | None]) -> list[Value | None]:
-    """Each index of truth values as indices of integers, one for each of its dimensions."""
-    plain: list[Value | None] = []
-    for i in indices:
-        if i is not None and i.dtype in (BOOL, torch.uint8):
-            if not i.ndim:
-                i = resized(i, (1,))
-            plain += columns(i)
-        else:
-            plain.append(i)
-    return plain
 
 
 @lowers("masked_scatter")
