@@ -40,6 +40,7 @@ from ..tensors import Tensor
 from . import fallback, memory, types
 from .decompositions import decompositions
 from .rows import random
+from .shared import SharedResults
 from .table import COMPLEX, LOWERINGS, enter_others, lowered
 from .types import Unsupported
 from .values import Value
@@ -400,14 +401,17 @@ class Program:
         """``static`` arguments are parameters and buffers. Outputs from ``saved_from`` on are for
         the backward graph only. With ``frozen`` parameters are constants of the plans, until one
         of them changes. Outputs from ``shared_from`` on go together and may share memory."""
-        self.module, self.static, self.saved_from, self.frozen = module, static, saved_from, frozen
-        self.shared_from = shared_from
+        self.module, self.static, self.frozen = module, static, frozen
         nodes = [*module.graph.nodes]
         self._arguments = [n for n in nodes if n.op == "placeholder"]
         self._writes = [n for n in nodes if _writes_argument(n)]
         """Results that go where an argument lies, at the end."""
-        self._outputs: list[Any] = [
-            n.args[0] if n in self._writes else n for n in nodes[-1].args[0]]
+        self._shared = SharedResults(
+            [n.args[0] if n in self._writes else n for n in nodes[-1].args[0]], self._arguments,
+            [n.args[0] for n in self._writes], saved_from)
+        self._outputs = self._shared.ends
+        self.saved_from = self._shared.saved_from
+        self.shared_from = shared_from if shared_from in (0, _NEVER) else self.saved_from
         self._calls = [n for n in nodes if n.op == "call_function" and n not in self._writes]
         self._alone = {n for n in self._calls if _is_missing(n)}
         self._host = _of_host(module, self._arguments, self._calls)
@@ -481,8 +485,8 @@ class Program:
             try:
                 first = self.parts[0]
                 if not self._alone and not self._host and isinstance(first, PlannedNodes):
-                    return first(args)
-                return self._in_parts(args)
+                    return self._shared.of(first(args), args)
+                return self._shared.of(self._in_parts(args), args)
             except Refused as error:
                 if not isinstance(error.node.target, torch._ops.OpOverload):
                     raise
@@ -504,9 +508,12 @@ class Program:
         results = []
         for j, node in enumerate(self._outputs):
             y = self._value(node, values) if isinstance(node, Node) else node
-            if isinstance(y, torch.Tensor) and j < self.saved_from and (
-                    y.device.type == memory.NAME and node.meta["val"].device.type == "cpu"):
-                y = memory.to_host(y)
+            if isinstance(y, torch.Tensor) and y.device.type == memory.NAME:
+                if node in self._alone or (node.target is operator.getitem
+                                           and node.args[0] in self._alone):
+                    y = _as_traced(y, node.meta["val"])
+                if j < self.saved_from and node.meta["val"].device.type == "cpu":
+                    y = memory.to_host(y)
             results.append(y)
         return results
 
@@ -529,6 +536,15 @@ class Program:
             kwargs = {**kwargs, "device": home}
         with torch.no_grad():
             return target(*args, **kwargs)
+
+
+def _as_traced(y: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """What ran alone, in the layout that PyTorch expects."""
+    order = _layout(expected, Value(None, y.shape, y.dtype))
+    if order is None:
+        return y.contiguous() if expected.is_contiguous() else y
+    with torch.no_grad():
+        return y.permute(order).contiguous().permute([order.index(d) for d in range(y.ndim)])
 
 
 def _writes_argument(node: Node) -> bool:

@@ -536,3 +536,35 @@ def test_strided_places_are_written(offset: int) -> None:
     a, b = torch.arange(24.0).view(4, 6), -torch.ones(2, 3)
     run = torch.compile(write, backend="kompute_dml", fullgraph=True)
     assert run(a.to("kompute"), b.to("kompute")).cpu().equal(write(a, b))
+
+
+def test_what_is_saved_takes_memory_once() -> None:
+    """Views of parameters and of results need none of their own."""
+    layer = torch.nn.Linear(256, 256).to("kompute")
+    x = torch.randn(256, 256).to("kompute").requires_grad_()
+    run, device = torch.compile(lambda x: torch.relu(layer(x))), memory.device()
+    run(x)
+    device.synchronize()
+    before = device.memory_used
+    y = run(x)
+    assert device.memory_used - before == y.nbytes
+    y.sum().backward()
+    expected = torch.relu(torch.nn.functional.linear(x, layer.weight, layer.bias))
+    assert y.cpu().allclose(expected.cpu(), atol=1e-5)
+
+
+def test_views_of_what_runs_alone() -> None:
+    """They lie as PyTorch expects, also where the operator gives another layout."""
+    def parts(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        values = torch.igamma(x.mT, x.mT)
+        return values[1:], values.mT, values
+
+    x = torch.rand(3, 4) + 0.5
+    run = torch.compile(parts, backend="kompute_dml", fullgraph=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("KOMPUTE_DML_TORCH_FALLBACK")
+        found, expected = run(x.to("kompute")), parts(x)
+    for y, z in zip(found, expected):
+        assert y.stride() == z.stride() and y.cpu().allclose(z)
+    found[0].zero_()
+    assert found[2][1:].count_nonzero() == 0
