@@ -3,6 +3,7 @@ GEMM."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
@@ -232,8 +233,23 @@ def test_kernels_for_an_h200(
 def test_where_halves_become_floats(
     kind: DeviceClass, exact: bool, floats: bool
 ) -> None:
-    target = targets()["no_matrix_units"]
-    target = replace(target, traits=replace(target.traits, device_class=kind, exact_units=exact))
+    spec = _spec_of_eight_rows("no_matrix_units", device_class=kind, exact_units=exact)
+    assert spec["HOLDS_FLOATS"] == floats
+    assert spec["HELD"] == (16 if floats else 32)
+
+
+@pytest.mark.parametrize(("device", "kilobytes", "held"), [
+    ("no_matrix_units", 64, 16), ("no_matrix_units", 48, 16), ("no_matrix_units", 32, 8),
+    ("no_matrix_units", 16, 4), ("lavapipe", 32, 16)])
+def test_cores_of_a_gpu_have_shared_memory_for_two_workgroups(
+    device: str, kilobytes: int, held: int
+) -> None:
+    assert _spec_of_eight_rows(device, max_shared_memory=kilobytes << 10)["HELD"] == held
+
+
+def _spec_of_eight_rows(device: str, **traits: Any) -> Mapping[str, int]:
+    target = targets()[device]
+    target = replace(target, traits=replace(target.traits, **traits))
     d = BlockedGemmDesc(
         a_tensor=dml.TensorDesc("float16", (8, 4096)), output_tensor=dml.TensorDesc(
             "float16", (8, 1024)), b_tensor=dml.TensorDesc("uint4", (4096, 1024), (1, 4096)),
@@ -241,5 +257,4 @@ def test_where_halves_become_floats(
         b_scale_tensor=dml.TensorDesc("float16", (1024, 128)))
     with tuning.trial({}):
         dispatch, = d.operator.lower(d, target).execute
-    assert dispatch.spec["HOLDS_FLOATS"] == floats
-    assert dispatch.spec["HELD"] == (16 if floats else 32)
+    return dispatch.spec

@@ -26,8 +26,8 @@ from .gemm import GemmOperatorDesc
 _HEIGHTS = (1, 2, 4, 8)
 _COLUMNS = 4
 """As the shader has it: those of an invocation."""
-_HELD_BYTES, _HELD_BYTES_OF_LITTLE = 1 << 14, 1 << 12
-"""Bytes of A in shared memory, and where a workgroup has less than twice as much."""
+_HELD_BYTES = 1 << 14
+"""The most bytes of A in shared memory."""
 _PLACES = {1: 3, 2: 2}
 """Workgroups for which a core has registers, by rows of a tile."""
 _LONGEST_A = 1 << 14
@@ -124,9 +124,10 @@ class _Rows(_Fused):
     def launch(self, g: BlockedProduct, traits: DeviceTraits) -> FloatLaunch:
         known = measured.figures(traits.device_class, "gemm_blocked_weights")
         height, vector = self.height, g.vector
-        much = traits.max_shared_memory >= 2 * _HELD_BYTES
         wide = g.columns >= known["columns"]
-        held_bytes = _HELD_BYTES if much else _HELD_BYTES_OF_LITTLE
+        # Cores of a GPU with little shared memory have it for one workgroup: two shall fit.
+        most = traits.max_shared_memory // (2 if traits.is_cpu else 3)
+        held_bytes = min(_HELD_BYTES, 1 << most.bit_length() - 1)
         lanes = 32 if wide or height > 2 else 64
         invocations = 256
         if not traits.is_cpu and ((height == 4 and wide) or height == 8 >= g.rows):
