@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -166,7 +165,9 @@ class Region:
         """The upper halves of weights that have no lower ones."""
         shared = shared or Constants()
         self._prepared = shared.prepared
-        self._plans: OrderedDict[Any, RecordedPlan] = OrderedDict()
+        self._plans: dict[Any, RecordedPlan] = {}
+        """The least recently used one first. The keys are long, and an OrderedDict computes the
+        hash of each where it goes through its values."""
         self._open = OpenPlans()
         self._in_a_row: tuple[Any, int] = None, 0
         """The last key of a plan, and how often it came."""
@@ -234,7 +235,7 @@ class Region:
                     if isinstance(x, Resident) and x.nbytes <= WINDOW]
         with self._lock:
             key = self._key(shapes, host_values, resident)
-            plan = self._plans.get(key)
+            plan = self._plans.pop(key, None)
             often = self._comes_often(key)
             if plan is None or (often and plan.common is not None):
                 known = {i: x.copy() for i, x in host_values.items()}
@@ -250,7 +251,7 @@ class Region:
                 self._plans[self._key(shapes, host_values, resident)] = plan
                 self._drop_plans()
             else:
-                self._plans.move_to_end(key)
+                self._plans[key] = plan
         if self._prepared.pending:
             self._prepared.record(self.device)
         return plan
@@ -271,7 +272,7 @@ class Region:
             return sum({plan.memory_of: plan.nbytes for plan in self._plans.values()}.values())
 
         while len(self._plans) > 1 and (len(self._plans) > MAX_PLANS or taken() > most):
-            self._plans.popitem(last=False)
+            del self._plans[next(iter(self._plans))]
 
     def _use(self, shaders: set[Shader]) -> None:
         runtime = self.device.runtime
