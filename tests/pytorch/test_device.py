@@ -678,3 +678,10 @@ def test_reading_at_indices_is_one_dispatch() -> None:
     x, places = torch.randn(5, 4).to(DEVICE), torch.tensor([-1, 2]).to(DEVICE)
     for run in (lambda: x[places], lambda: x[:, places]):
         assert dispatches(run) == 1
+
+
+def test_strided_places_beyond_a_tensor_are_refused() -> None:
+    """They count in memory, of which a part of a tensor is not the beginning."""
+    x = torch.zeros(12, device=DEVICE)[8:]
+    with pytest.raises(NotImplementedError, match="beyond 4 elements"):
+        torch.as_strided_scatter(x, torch.ones(2, device=DEVICE), (2,), (1,), 9)

@@ -11,7 +11,7 @@ import torch
 
 import kompute_dml as dml
 
-from ...layout import bounds
+from ...layout import bounds, extent
 from ..table import LOWERINGS, call, lowers
 from ..values import (
     F32,
@@ -220,7 +220,11 @@ def as_strided_scatter(x: Value, source: Value, size: Sizes, stride: Sizes,
     whole = math.prod(size) == x.numel and not storage_offset
     if whole and all(n == 1 or s == r for n, s, r in zip(size, stride, row)):
         return resized(cast(source, x.dtype), x.shape)
-    flat = np.arange(x.numel)[storage_offset or 0:]
+    begin = storage_offset or 0
+    if begin + extent(size, stride) > x.numel:
+        raise Unsupported(f"as_strided_scatter beyond {x.numel} elements: they lie in a larger "
+                          "tensor")
+    flat = np.arange(x.numel)[begin:]
     places = np.lib.stride_tricks.as_strided(flat, tuple(size), [8 * s for s in stride])
     if len(set(places.reshape(-1).tolist())) != places.size:
         raise Unsupported("as_strided_scatter that writes twice")
