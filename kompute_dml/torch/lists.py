@@ -16,7 +16,8 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from ..errors import DmlError, OutOfMemoryError
-from .backend import PlannedNodes, statistics
+from .counters import statistics
+from .planned import PlannedNodes
 from .table import LOWERINGS
 from .types import Unsupported
 

@@ -14,7 +14,9 @@ pytest.importorskip("kompute_dml.torch")
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from kompute_dml.torch import fallback, memory  # noqa: E402
-from kompute_dml.torch.backend import Program, mirrors, statistics  # noqa: E402
+from kompute_dml.torch.counters import statistics  # noqa: E402
+from kompute_dml.torch.mirrors import mirrors  # noqa: E402
+from kompute_dml.torch.program import Program  # noqa: E402
 
 BEFORE_2_11 = torch.__version__.startswith("2.10.")
 nn, functional = torch.nn, torch.nn.functional

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", minversion="2.10", reason="torch 2.10 is no
 pytest.importorskip("kompute_dml.torch")
 from kompute_dml.bench import networks, pytorch  # noqa: E402
 from kompute_dml.torch import memory  # noqa: E402
-from kompute_dml.torch.backend import statistics  # noqa: E402
+from kompute_dml.torch.counters import statistics  # noqa: E402
 
 STEPS = 10
 RATES = {"resnet": 1e-3, "unet": 1e-3}
