@@ -50,8 +50,10 @@ _ON_DRIVER = [
         "movement", "pooling_vectors", "random", "random_descs", "rows", "special_values",
     )),
 ]
-# A sample of PyTorch's tests: what a release may rename, eager operators, and graphs of each kind.
-_TORCH = [*(f"tests/pytorch/test_{name}.py" for name in ("versions", "device")), *(
+# A sample of PyTorch's tests: what a release may rename, eager operators, graphs of each kind, and
+# programs whose tensors share memory.
+_TORCH = [*(f"tests/pytorch/test_{name}.py" for name in (
+    "versions", "device", "random_programs")), *(
     f"tests/pytorch/test_backend.py::test_{name}" for name in (
         "arguments_that_change", "language_model_trains",
         "results_that_begin_a_larger_value_write_over_nothing", "what_has_no_lowering_runs_alone"))]
