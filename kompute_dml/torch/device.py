@@ -25,6 +25,7 @@ from ..layout import extent
 from ..runtime.heap import Allocation
 from . import fallback, memory, tape
 from .decompositions import decompositions, references
+from .layouts import Order, back, order_of, ordered
 from .module import Module
 from .patches import Guard
 from .rows.random import drawn_from
@@ -54,15 +55,19 @@ def _turned(v: Value, x: torch.Tensor) -> Value:
     return lowered(aten.neg.default, v) if x.is_neg() else v
 
 
-def wrapped(v: Value, inputs: Sequence[Allocation] = ()) -> torch.Tensor:
-    """A new tensor of PyTorch's. Elements that lie in an input, or apart, are copied."""
-    t = v.data
+def wrapped(v: Value, inputs: Sequence[Allocation] = (), order: Order | None = None
+            ) -> torch.Tensor:
+    """A new tensor of PyTorch's. Elements that lie in an input, or apart, are copied. The value's
+    dimensions are in ``order``."""
+    t, shape, strides = v.data, v.shape, None
+    if order is not None:
+        shape, strides = back(shape, order)
     if t is None:
-        return memory.adopt(None, v.shape, v.dtype)
+        return memory.adopt(None, shape, v.dtype)
     whole = not t.byte_offset and t.desc.is_packed
     if not whole or any(t.allocation is a for a in inputs):
         t = dml.identity(t)
-    return memory.adopt(t.allocation, v.shape, v.dtype)
+    return memory.adopt(t.allocation, shape, v.dtype, strides)
 
 
 def write(target: torch.Tensor, v: Value) -> torch.Tensor:
@@ -125,12 +130,15 @@ def run(op: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Apply the lowering of ``op`` to tensors of PyTorch's."""
     leaves, spec = pytree.tree_flatten(
         (args, {k: v for k, v in kwargs.items() if k not in _IGNORED}))
+    order = order_of(op, args, kwargs)
     inputs = []
     known: dict[int, Value] = {}
     """By tensor: functions know a tensor that comes twice."""
     for i, x in enumerate(leaves):
         if isinstance(x, torch.Tensor):
-            leaves[i] = v = known.get(id(x)) or known.setdefault(id(x), unwrapped(x))
+            v = known.get(id(x)) or known.setdefault(
+                id(x), unwrapped(x if order is None else ordered(x, order)))
+            leaves[i] = v
             if v.data is not None:
                 inputs.append(v.data.allocation)
     a, k = pytree.tree_unflatten(leaves, spec)
@@ -140,10 +148,10 @@ def run(op: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     except TypeError as error:
         raise Unsupported(f"arguments: {error}") from error
     if isinstance(result, Value):
-        return wrapped(result, inputs)
+        return wrapped(result, inputs, order)
     outputs = []
     for v in pytree.tree_leaves(result, is_leaf=lambda x: x is None):
-        y = wrapped(v, inputs) if isinstance(v, Value) else v
+        y = wrapped(v, inputs, order) if isinstance(v, Value) else v
         if isinstance(v, Value) and v.data is not None:
             inputs.append(v.data.allocation)  # no two outputs share memory
         outputs.append(y)
@@ -314,11 +322,12 @@ def _to_copy(x: torch.Tensor, *, dtype: torch.dtype | None = None,
         return wrapped(unwrapped(x.to(dtype)))
     if device is not None and device.type != memory.NAME:
         return memory.to_host(x).to(device=device, dtype=dtype)
-    v = unwrapped(x)
+    order = order_of(aten._to_copy.default, (x,), other)
+    v = unwrapped(x if order is None else ordered(x, order))
     if v.data is None:
         return memory.adopt(None, x.shape, dtype)
     try:
-        return wrapped(cast(v, dtype), [v.data.allocation])
+        return wrapped(cast(v, dtype), [v.data.allocation], order)
     except (OutOfMemoryError, DeviceLostError):
         raise
     except (Unsupported, DmlError) as error:

@@ -21,6 +21,7 @@ from ..compiler import CompiledOperator
 from ..functions.call import Run, noted
 from ..runtime.heap import Allocation
 from . import memory
+from .layouts import is_dense
 from .lists import ListPlan, planned
 
 MAX_TAPES = 2048
@@ -380,7 +381,7 @@ def _layout(desc: Any) -> Any:
 
 def _outputs(call: Signature, result: Any, made: dict[int, Allocation], places: dict[int, int]
              ) -> list[_Output | None] | None:
-    """What the tensors of the result are. None if they are no new, packed tensors apart."""
+    """What the tensors of the result are. None if they are no new, dense tensors apart."""
     outputs: list[_Output | None] = []
     taken: set[int] = set()
     for y in pytree.tree_leaves(result, is_leaf=lambda x: x is None):
@@ -398,9 +399,9 @@ def _outputs(call: Signature, result: Any, made: dict[int, Allocation], places: 
             outputs.append(_Output(-1, -1, memory.form(shape, y.dtype)))
             continue
         held = memory.allocation_of(y)
-        if id(held) not in made or id(held) in taken or not y.is_contiguous() or (
-                y.storage_offset()):
+        if id(held) not in made or id(held) in taken or y.storage_offset() or not is_dense(y):
             return None
         taken.add(id(held))
-        outputs.append(_Output(-1, places[id(held)], memory.form(shape, y.dtype)))
+        strides = None if y.is_contiguous() else y.stride()
+        outputs.append(_Output(-1, places[id(held)], memory.form(shape, y.dtype, strides)))
     return outputs

@@ -685,3 +685,27 @@ def test_strided_places_beyond_a_tensor_are_refused() -> None:
     x = torch.zeros(12, device=DEVICE)[8:]
     with pytest.raises(NotImplementedError, match="beyond 4 elements"):
         torch.as_strided_scatter(x, torch.ones(2, device=DEVICE), (2,), (1,), 9)
+
+
+@pytest.mark.parametrize("name", ["alone", "others", "first", "spread", "copy", "like", "place"])
+def test_results_by_element_lie_as_their_tensors_do(name: str) -> None:
+    """Also when they run again. So views of them work as on the CPU."""
+    def results(x: torch.Tensor, row: torch.Tensor) -> list[torch.Tensor]:
+        turned, part = x.permute(2, 0, 1), x[:, ::2].mT
+        return {
+            "alone": lambda: [turned.exp(), (turned + 1).permute(1, 2, 0).view(-1), part.relu()],
+            "others": lambda: [turned * row, torch.where(turned > 0, turned, row), turned > row],
+            "first": lambda: [turned + turned.contiguous(), turned.contiguous() + turned],
+            "spread": lambda: [part + part[:1], part[:, :, :1] * part],
+            "copy": lambda: [turned.clone(), part.half(), part.clone(
+                memory_format=torch.contiguous_format), turned.contiguous()],
+            "like": lambda: [torch.zeros_like(turned), torch.full_like(part, 3)],
+            "place": lambda: [turned.clone().sub_(2), turned.add_(row), x],
+        }[name]()
+
+    for seed in range(4):
+        x, row = torch.randn(3, 4, 5, generator=torch.manual_seed(seed)), torch.randn(3, 1)
+        ours = x.to(DEVICE), row.to(DEVICE)
+        for y, expected in zip(results(*ours), results(x, row), strict=True):
+            assert y.stride() == expected.stride() and y.storage_offset() == 0
+            assert torch.allclose(y.cpu(), expected, atol=1e-6)

@@ -1,0 +1,67 @@
+"""In which order in memory results of operators by element lie.
+
+PyTorch gives them the order of the first tensor that has all of their elements: what is transposed
+stays so, and `view` works as on other devices. Other operators have packed results here.
+
+https://docs.pytorch.org/docs/stable/tensor_view.html
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..layout import packed_strides
+
+Order = tuple[int, ...]
+"""Dimensions by falling stride."""
+
+
+@functools.cache
+def _keeps_order(op: Any) -> bool:
+    """Whether PyTorch lays the results of an operator as its tensors lie."""
+    name = op._schema.name
+    return torch.Tag.pointwise in op.tags or name.endswith("_like") or name in (
+        "aten::_to_copy", "aten::native_dropout")
+
+
+def order_of(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Order | None:
+    """The order of an operator's results, or None for packed ones."""
+    if not _keeps_order(op) or kwargs.get("memory_format") not in (None, torch.preserve_format):
+        return None
+    tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
+    if all(x.is_contiguous() for x in tensors):
+        return None
+    shape = torch.broadcast_shapes(*[x.shape for x in tensors])
+    for x in tensors:
+        strides = x.stride()
+        if x.shape == shape and 0 not in strides:
+            order = tuple(sorted(range(x.ndim), key=lambda d: (-strides[d], d)))
+            return None if order == tuple(range(x.ndim)) else order
+    return None
+
+
+def ordered(x: torch.Tensor, order: Order) -> torch.Tensor:
+    """A view whose dimensions are in order. One element is what it is."""
+    return x[(None,) * (len(order) - x.ndim)].permute(order) if x.ndim else x
+
+
+def back(shape: Sequence[int], order: Order) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The sizes and strides of a result whose packed dimensions are in order."""
+    sizes, strides, packed = [0] * len(order), [0] * len(order), packed_strides(shape)
+    for i, d in enumerate(order):
+        sizes[d], strides[d] = shape[i], packed[i]
+    return tuple(sizes), tuple(strides)
+
+
+def is_dense(x: torch.Tensor) -> bool:
+    """Whether a tensor's elements lie side by side, each in a place of its own."""
+    step = 1
+    for stride, size in sorted((s, n) for s, n in zip(x.stride(), x.shape) if n != 1):
+        if stride != step:
+            return False
+        step *= size
+    return True
