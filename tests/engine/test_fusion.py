@@ -473,7 +473,7 @@ def test_a_batch_normalization_goes_into_its_convolution(
 
 
 def test_what_constants_make_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = [node("Exp", "c", "e"), node("Softmax", "e", "s"), node("Mul", "x s", "y")]
+    nodes = [node("Tanh", "c", "e"), node("Softmax", "e", "s"), node("Mul", "x s", "y")]
     model_constants = {"c": _numbers(24)}
     fused, plain = _both(monkeypatch, nodes, X, model_constants, ["y"])
     assert (fused[0], len(plain[0])) == (["ELEMENT_WISE_MULTIPLY"], 3)
