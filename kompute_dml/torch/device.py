@@ -136,6 +136,8 @@ def run(op: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """By tensor: functions know a tensor that comes twice."""
     for i, x in enumerate(leaves):
         if isinstance(x, torch.Tensor):
+            if isinstance(x, FakeTensor):  # see on_host
+                raise UnsupportedOperatorException(op)
             v = known.get(id(x)) or known.setdefault(
                 id(x), unwrapped(x if order is None else ordered(x, order)))
             leaves[i] = v

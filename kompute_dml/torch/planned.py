@@ -375,7 +375,7 @@ class PlannedNodes:
         over arguments."""
         bound: list[Place] = []
         if ready.plan is not None:
-            inputs: list[Any] = [places[i] for i in ready.bound]
+            inputs: list[Any] = [None if i < 0 else places[i] for i in ready.bound]
             if outputs.states:
                 words = [torch.from_numpy(random.new_state()) for _ in outputs.states]
                 for at, t in zip(outputs.states, self._states.form(words).upload(words)):

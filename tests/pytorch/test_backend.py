@@ -570,3 +570,22 @@ def test_views_of_what_runs_alone() -> None:
         assert y.stride() == z.stride() and y.cpu().allclose(z)
     found[0].zero_()
     assert found[2][1:].count_nonzero() == 0
+
+
+def test_random_numbers_need_no_argument() -> None:
+    run = torch.compile(lambda: torch.randn(64, device="kompute"), fullgraph=True)
+    first, second = run().cpu(), run().cpu()
+    assert first.shape == (64,) and not first.equal(second)
+    assert 0.5 < first.std() < 1.5
+
+
+def test_what_the_tracer_cannot_follow_breaks_the_graph() -> None:
+    """PyTorch has no meta kernel of geqrf, and tries the device's with tensors without memory."""
+    def columns(x: torch.Tensor) -> torch.Tensor:
+        return torch.geqrf(x * 2)[0] + 1
+
+    x = torch.rand(4, 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("KOMPUTE_DML_TORCH_FALLBACK")
+        y = torch.compile(columns, backend="kompute_dml")(x.to("kompute"))
+    assert y.cpu().allclose(columns(x), atol=1e-5)
