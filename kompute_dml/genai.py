@@ -104,10 +104,10 @@ def folder_options(folder: str | os.PathLike[str]) -> dict[str, str]:
     path = Path(folder) / "genai_config.json"
     described = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     session = described.get("model", {}).get("decoder", {}).get("session_options", {})
-    found = [str(value) for provider in session.get("provider_options", ())
-             for given in provider.values() for name, value in given.items()
-             if name.replace("_", "").lower() == long_rope.ATTRIBUTE.replace("_", "")]
-    return {long_rope.ATTRIBUTE: found[0]} if found else {}
+    offsets = [str(value) for provider in session.get("provider_options", ())
+               for options in provider.values() for name, value in options.items()
+               if name.replace("_", "").lower() == long_rope.ATTRIBUTE.replace("_", "")]
+    return {long_rope.ATTRIBUTE: offsets[0]} if offsets else {}
 
 
 def _expect_an_encoder_like_the_decoder(folder: str | os.PathLike[str]) -> None:

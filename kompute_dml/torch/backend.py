@@ -34,10 +34,9 @@ def _compiler(kind: str) -> Callable[..., Any]:
         saved = NEVER
         if kind == "forward" and meta is not None:  # outputs begin with what effects are ordered by
             saved = meta.num_forward_returns + len(meta.tokens)
-        # What is saved goes with the backward graph's run, and gradients when they are set to None.
-        shared = {"forward": saved, "backward": 0}.get(kind, NEVER)
-        program = Program(module, set() if kind == "backward" else static, saved,
-                          kind == "inference", shared)
+        is_backward = kind == "backward"
+        program = Program(module, set() if is_backward else static, saved, kind == "inference",
+                          is_backward)
 
         def boxed(args: list[object]) -> list[Any]:
             taken = list(args)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..layout import packed_strides
+from ..layout import is_packed, packed_strides
 
 Order = tuple[int, ...]
 """Dimensions by falling stride."""
@@ -39,7 +39,7 @@ def order_of(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Order | No
     for x in tensors:
         strides = x.stride()
         if x.shape == shape and 0 not in strides:
-            order = tuple(sorted(range(x.ndim), key=lambda d: (-strides[d], d)))
+            order = falling(strides)
             return None if order == tuple(range(x.ndim)) else order
     return None
 
@@ -51,17 +51,24 @@ def ordered(x: torch.Tensor, order: Order) -> torch.Tensor:
 
 def back(shape: Sequence[int], order: Order) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The sizes and strides of a result whose packed dimensions are in order."""
-    sizes, strides, packed = [0] * len(order), [0] * len(order), packed_strides(shape)
-    for i, d in enumerate(order):
-        sizes[d], strides[d] = shape[i], packed[i]
-    return tuple(sizes), tuple(strides)
+    sizes = tuple([shape[order.index(d)] for d in range(len(order))])
+    return sizes, dense_strides(sizes, order)
 
 
-def is_dense(x: torch.Tensor) -> bool:
-    """Whether a tensor's elements lie side by side, each in a place of its own."""
-    step = 1
-    for stride, size in sorted((s, n) for s, n in zip(x.stride(), x.shape) if n != 1):
-        if stride != step:
-            return False
-        step *= size
-    return True
+def falling(strides: Sequence[int]) -> Order:
+    return tuple(sorted(range(len(strides)), key=lambda d: (-strides[d], d)))
+
+
+def dense_order(sizes: Sequence[int], strides: Sequence[int]) -> Order | None:
+    """The order of elements that lie side by side, each in a place of its own, else None."""
+    if is_packed(sizes, strides):
+        return tuple(range(len(sizes)))  # whatever the stride of a single element is
+    order = falling(strides)
+    is_dense = is_packed([sizes[d] for d in order], [strides[d] for d in order])
+    return order if is_dense else None
+
+
+def dense_strides(sizes: Sequence[Any], order: Order) -> tuple[Any, ...]:
+    """The strides of elements side by side whose dimensions are in order."""
+    steps = dict(zip(order, packed_strides([sizes[d] for d in order])))
+    return tuple([steps[d] for d in range(len(sizes))])

@@ -22,12 +22,12 @@ from ..graph.expression import Expression, Graph, _array, _expression
 from ..graph.open_plan import OpenBuilder, OpenPlan
 from ..graph.size_pattern import SizePattern
 from ..graph.switches import OPEN_SIZES, disabled
-from ..layout import is_packed, packed_strides
 from ..runtime.heap import Place
 from ..sizes import SizeTrace, any_open, evaluator, is_open
 from ..tensors import Tensor
 from . import memory, types
 from .counters import statistics
+from .layouts import dense_order, dense_strides
 from .mirrors import mirrors
 from .rows import random
 from .runs import (
@@ -435,26 +435,16 @@ def _layout_of(x: object, tensor: Tensor | None) -> Any:
         return () if isinstance(x, int) else (x,)
     if tensor is None:
         return (x.dtype,)
-    order = _order(tensor.desc)
+    order = dense_order(tensor.desc.sizes, tensor.desc.strides)
     return None if order is None else (x.dtype, order, tensor.byte_offset & 15)
-
-
-def _order(desc: TensorDesc) -> tuple[int, ...] | None:
-    """The dimensions by falling stride. None if there are gaps between elements."""
-    if desc.is_packed:
-        return tuple(range(len(desc.sizes)))
-    order = sorted(range(len(desc.sizes)), key=lambda d: (-desc.strides[d], d))
-    sizes = [desc.sizes[d] for d in order]
-    return tuple(order) if is_packed(sizes, [desc.strides[d] for d in order]) else None
 
 
 def _open_desc(desc: TensorDesc, sizes: Sequence[int]) -> TensorDesc:
     """A description of these sizes, in the same order in memory."""
-    order = _order(desc)
+    order = dense_order(desc.sizes, desc.strides)
     assert order is not None  # else there is no such plan
-    steps = dict(zip(order, packed_strides([sizes[d] for d in order])))
     return TensorDesc(
-        desc.data_type, tuple(sizes), tuple([steps[d] for d in range(len(sizes))]),
+        desc.data_type, tuple(sizes), dense_strides(sizes, order),
         guaranteed_base_offset_alignment=desc.guaranteed_base_offset_alignment)
 
 
@@ -507,10 +497,5 @@ def expected_order(expected: object, value: Value) -> tuple[int, ...] | None:
         strides = [int(s) for s in expected.stride()]
     except (TypeError, RuntimeError):
         return None
-    order = sorted(range(value.ndim), key=lambda d: (-strides[d], d))
-    step = 1
-    for d in reversed(order):
-        if value.shape[d] != 1 and strides[d] != step:
-            return None
-        step *= value.shape[d]
-    return None if order == sorted(order) else tuple(order)
+    order = dense_order(value.shape, strides)
+    return None if order == tuple(range(value.ndim)) else order

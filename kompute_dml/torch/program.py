@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from . import fallback, memory, types
 from .counters import statistics
-from .planned import NEVER, PlannedNodes, Refused, expected_order, member_of
+from .planned import PlannedNodes, Refused, expected_order, member_of
 from .runs import Arguments
 from .shared import SharedResults
 from .table import COMPLEX, LOWERINGS
@@ -28,10 +28,11 @@ class Program:
     """
 
     def __init__(self, module: GraphModule, static: set[int], saved_from: int, frozen: bool,
-                 shared_from: int = NEVER) -> None:
+                 backward: bool = False) -> None:
         """``static`` arguments are parameters and buffers. Outputs from ``saved_from`` on are for
         the backward graph only. With ``frozen`` parameters are constants of the plans, until one
-        of them changes. Outputs from ``shared_from`` on go together and may share memory."""
+        of them changes. What is saved goes with the backward graph's run, and its results are
+        gradients, which go when they are set to None: such outputs may share memory."""
         self.module, self.static, self.frozen = module, static, frozen
         nodes = [*module.graph.nodes]
         self._arguments = [n for n in nodes if n.op == "placeholder"]
@@ -42,7 +43,7 @@ class Program:
             [n.args[0] for n in self._writes], saved_from)
         self._outputs = self._shared.ends
         self.saved_from = self._shared.saved_from
-        self.shared_from = shared_from if shared_from in (0, NEVER) else self.saved_from
+        self.shared_from = 0 if backward else self.saved_from
         self._calls = [n for n in nodes if n.op == "call_function" and n not in self._writes]
         self._alone = {n for n in self._calls if _is_missing(n)}
         self._host = _of_host(module, self._arguments, self._calls)

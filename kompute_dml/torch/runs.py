@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 
 from ..graph.recorded import RecordedPlan
-from ..layout import packed_strides
 from ..runtime.heap import ALIGNMENT, AllocationPart, Place
 from ..tensors import Tensor
 from . import memory
+from .layouts import dense_strides
 from .mirrors import Mirror, mirrors
 from .values import Value
 
@@ -148,8 +148,7 @@ def _made(r: GraphOutput) -> _Made:
         return _Made(-1, value=r.value)
     shape, strides = tuple(r.value.shape), None
     if r.order is not None:
-        steps = dict(zip(r.order, packed_strides([shape[d] for d in r.order])))
-        strides = tuple([steps[d] for d in range(len(shape))])
+        strides = dense_strides(shape, r.order)
     return _Made(r.place if r.kind == "value" else -1, memory.form(shape, r.value.dtype, strides),
                  r.host)
 

@@ -21,7 +21,7 @@ from ..compiler import CompiledOperator
 from ..functions.call import Run, noted
 from ..runtime.heap import Allocation
 from . import memory
-from .layouts import is_dense
+from .layouts import dense_order
 from .lists import ListPlan, planned
 
 MAX_TAPES = 2048
@@ -399,7 +399,8 @@ def _outputs(call: Signature, result: Any, made: dict[int, Allocation], places: 
             outputs.append(_Output(-1, -1, memory.form(shape, y.dtype)))
             continue
         held = memory.allocation_of(y)
-        if id(held) not in made or id(held) in taken or y.storage_offset() or not is_dense(y):
+        if id(held) not in made or id(held) in taken or y.storage_offset() or (
+                dense_order(y.shape, y.stride()) is None):
             return None
         taken.add(id(held))
         strides = None if y.is_contiguous() else y.stride()

@@ -464,7 +464,7 @@ def program(
 ) -> Program:
     """The function's graph, whose outputs may share memory. The first input is a parameter."""
     module = make_fx(function, tracing_mode="fake")(*inputs)
-    return Program(module, {0}, 1 << 30, frozen, 0)
+    return Program(module, {0}, 1 << 30, frozen, backward=True)
 
 
 @pytest.mark.parametrize("frozen", [True, False])
