@@ -281,9 +281,9 @@ ROWS: tuple[Mapping, ...] = (
                 "RelativePositionBiasTensor", None, None, None, "QueryTensor", "QueryTensor", None),
         attributes=("causal", "do_rotary", "k_quant_type", "kv_cache_bit_width", "k_norm_epsilon",
                     "kv_num_heads", "local_window_size", long_rope.ATTRIBUTE, "num_heads",
-                    "q_norm_epsilon",
-                    "qk_norm_epsilon", "qk_output", "rotary_interleaved", "scale",
-                    "sliding_window_cache", "smooth_softmax", "softcap", "v_quant_type"),
+                    "q_norm_epsilon", "qk_norm_epsilon", "qk_output", "rotary_interleaved",
+                    "scale", "sliding_window_cache", "smooth_softmax", "softcap",
+                    "v_quant_type"),
         results=("OutputTensor", None), host=(6,), stored=(3, 4), alike=alike_totals,
         refuses=grouped_refusal, multiplies=True, of_float8=True),
 )
