@@ -438,6 +438,18 @@ class Device(SnakeCase):
         """Bytes of device memory allocated from Vulkan for tensors."""
         return self.runtime.heap.reserved
 
+    @locked
+    def keep_unused(self, nbytes: int) -> None:
+        """Keep up to so many bytes of unused memory for later tensors. By default these are
+        1 GiB, and an eighth of the device's memory where that is less."""
+        self.runtime.heap.keep = nbytes
+
+    @locked
+    def release_unused(self) -> None:
+        """Finish pending work, and give unused memory back to Vulkan."""
+        self.synchronize()
+        self.runtime.heap.trim()
+
     def close(self) -> None:
         """Finish pending work and destroy the device. Every later call raises."""
         self.compiled.clear()

@@ -187,7 +187,8 @@ class Heap:
         """Whether a block has no range any more, but a batch that uses it."""
         self.peak = 0
         """The most bytes that were allocated at once. Who measures sets it to :attr:`used`."""
-        self._keep = keep
+        self.keep = keep
+        """The most bytes of empty blocks that stay."""
         self._shares_blocks = shares_blocks
 
     @property
@@ -265,7 +266,7 @@ class Heap:
     def shed(self) -> None:
         """Let empty blocks go as :meth:`release` does. Where a batch uses one, call it again once
         that is done."""
-        most = max(self._keep, _FIRST_BLOCK) if self._shares_blocks else 0
+        most = max(self.keep, _FIRST_BLOCK) if self._shares_blocks else 0
         idle = [b for b in self.blocks if not b.used and _pending(b.free[0][2]) is None]
         self.emptied_in_use = len(idle) < sum(not b.used for b in self.blocks)
         total = sum(b.size for b in idle)

@@ -53,8 +53,14 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 @functools.cache
 def opened() -> Device:
-    """The device of this package behind ``torch.device("kompute")``, which the first call opens."""
-    return default_device()
+    """The device of this package behind ``torch.device("kompute")``, which the first call opens.
+
+    It keeps all memory that it has taken, as PyTorch's allocator of CUDA does. Where a step's
+    memory goes in between, the next step has it at other places, for which all is recorded anew.
+    """
+    it = default_device()
+    it.keep_unused(it.adapter.device_memory)
+    return it
 
 
 def device(index: int = 0) -> Device:

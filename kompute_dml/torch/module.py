@@ -179,7 +179,9 @@ class Module(types.ModuleType):
         return max(0, total - memory.device().memory_reserved), total
 
     def empty_cache(self) -> None:
-        """Nothing: unused memory goes back by itself."""
+        """Give unused memory back to Vulkan. Until then it stays for later tensors."""
+        if self.is_initialized():
+            memory.device().release_unused()
 
     def manual_seed(self, seed: int) -> None:
         """Seed PyTorch's generator of the CPU, which random numbers of the device follow."""
