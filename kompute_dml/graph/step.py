@@ -122,7 +122,10 @@ def _has_layout(read: Sequence[tuple[Storage, Any]], root: Storage, layout: Any)
 
 
 def _layout(desc: TensorDesc | None) -> Any:
-    return None if desc is None else (desc.sizes, desc.strides, desc.data_type.itemsize)
+    """The strides of dimensions of one element say nothing."""
+    return None if desc is None else (
+        [(n, stride) for n, stride in zip(desc.sizes, desc.strides) if n != 1],
+        desc.data_type.itemsize)
 
 
 def begin(device: Device, operators: Iterable[CompiledOperator], *, once: bool = False

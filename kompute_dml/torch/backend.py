@@ -16,8 +16,9 @@ from typing import Any
 import torch
 import torch.nn.attention
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta
 from torch._guards import TracingContext
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from .decompositions import decompositions
 from .planned import NEVER
@@ -34,6 +35,7 @@ def _compiler(kind: str) -> Callable[..., Any]:
         saved = NEVER
         if kind == "forward" and meta is not None:  # outputs begin with what effects are ordered by
             saved = meta.num_forward_returns + len(meta.tokens)
+            _write_arguments(module, meta)
         is_backward = kind == "backward"
         program = Program(module, set() if is_backward else static, saved, kind == "inference",
                           is_backward)
@@ -48,6 +50,24 @@ def _compiler(kind: str) -> Callable[..., Any]:
         return boxed
 
     return compile_graph
+
+
+def _write_arguments(module: GraphModule, meta: ViewAndMutationMeta) -> None:
+    """Let a forward graph write buffers that it changes, such as running means. AOTAutograd expects
+    their new elements as results, which it copies, one call for each. It finds them there. What
+    the backward graph reads as it was, or what has gradients, is left to it."""
+    graph, first = module.graph, len(meta.tokens)
+    (end,) = graph.find_nodes(op="output")
+    arguments, results = graph.find_nodes(op="placeholder"), [*end.args[0]]
+    with graph.inserting_before(end):
+        for j, i in enumerate(meta.mutated_inp_runtime_indices, first):
+            state, target, result = meta.input_info[i], arguments[first + i], results[j]
+            if state.requires_grad or state.mutates_metadata or not state.mutates_data or (
+                    not isinstance(result, Node) or target in results):
+                continue
+            results[j] = graph.call_function(torch.ops.aten.copy_.default, (target, result))
+            results[j].meta["val"] = target.meta["val"]
+    end.args = (tuple(results),)
 
 
 def _needs_gradients(module: GraphModule, inputs: Sequence[object]) -> bool:

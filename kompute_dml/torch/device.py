@@ -338,11 +338,22 @@ def _to_copy(x: torch.Tensor, *, dtype: torch.dtype | None = None,
 
 def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False
                ) -> torch.Tensor:
+    if _is_same(source, target):
+        return target
     v = _turned(unwrapped(source), source)
     if target.device.type == memory.NAME:
         return write(target, _turned(cast(v, target.dtype), target))
     target.copy_(memory.download(v.data, v.shape, v.dtype).to(target.dtype))
     return target
+
+
+def _is_same(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two tensors are the same elements, as where AOTAutograd copies an argument that a
+    graph has written in place."""
+    return (x.device == y.device and x.dtype is y.dtype and x.shape == y.shape and x.numel() > 0
+            and x.stride() == y.stride() and x.storage_offset() == y.storage_offset()
+            and x.is_conj() == y.is_conj() and x.is_neg() == y.is_neg()
+            and memory.allocation_of(x) is memory.allocation_of(y))
 
 
 def _copy_from_and_resize(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
