@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import statistics
+import multiprocessing
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
 import torch
 from tabulate import tabulate
 
 from ..torch import memory
 from . import networks
+from .network_uses import USED, UsedMemory, first_line, peer_time, timed
 from .peers import PeerTime, named
 from .rows import Judged, UseRow, in_time
 
@@ -27,10 +29,6 @@ PEERS = ("eager", "graphs", "inductor")
 """PyTorch by itself: on the same GPU where CUDA has it, else eager on the CPU only."""
 _BOUND = 2e-3
 """How far the last loss may be from the CPU's, as a part of it."""
-_SECONDS = 2.0
-_WARMUP = 6
-_HOST_CALLS = 40
-"""The most calls whose time on the host is taken. The least one counts."""
 _ONE_US, _GRAPH_US, _DISPATCH_US = 30.0, 60.0, 2.0
 """The goals of the host's time: of an eager operator, and of a compiled graph, with its
 dispatches."""
@@ -88,81 +86,6 @@ class NetworkRow(UseRow):
         return _GRAPH_US * graphs + _DISPATCH_US * self.dispatches
 
 
-class Repeated(NamedTuple):
-    """What is timed, and how to wait for all of it."""
-
-    run: Callable[[], Any]
-    wait: Callable[[], None]
-
-
-def inference(
-    work: networks.Workload, wait: Callable[[], None], compiled: Callable[[Any], Any]
-) -> Repeated:
-    """One forward pass without gradients."""
-    model = compiled(work.model.eval())
-
-    def run() -> Any:
-        with torch.no_grad():
-            return model(work.inputs)
-
-    return Repeated(run, wait)
-
-
-def eager(
-    work: networks.Workload, wait: Callable[[], None], compiled: Callable[[Any], Any]
-) -> Repeated:
-    """One forward pass without gradients, an operator at a time."""
-    return inference(work, wait, lambda model: model)
-
-
-def gradients(
-    work: networks.Workload, wait: Callable[[], None], compiled: Callable[[Any], Any],
-    **options: object
-) -> Repeated:
-    """Forward and backward."""
-    work.model.train()
-    forward = compiled(lambda x, labels: work.loss(work.model(x), labels))
-
-    def run() -> Any:
-        work.model.zero_grad()
-        loss = forward(work.inputs, work.labels)
-        loss.backward()
-        return loss
-
-    return Repeated(run, wait)
-
-
-def training(work: networks.Workload, wait: Callable[[], None], compiled: Callable[[Any], Any],
-             **options: object) -> Repeated:
-    """Forward, backward and AdamW."""
-    work.model.train()
-    forward = compiled(lambda x, labels: work.loss(work.model(x), labels))
-    optimizer = torch.optim.AdamW(work.model.parameters(), 1e-3, **options)
-    update = compiled(optimizer.step)
-
-    def run() -> Any:
-        optimizer.zero_grad()
-        loss = forward(work.inputs, work.labels)
-        loss.backward()
-        update()
-        return loss
-
-    return Repeated(run, wait)
-
-
-def eager_training(
-    work: networks.Workload, wait: Callable[[], None], compiled: Callable[[Any], Any],
-    **options: object
-) -> Repeated:
-    """Forward, backward and AdamW, an operator at a time."""
-    return training(work, wait, lambda f: f, **options)
-
-
-USED: dict[str, Callable[..., Repeated]] = {
-    "eager": eager, "inference": inference, "gradients": gradients,
-    "eager training": eager_training, "training": training}
-
-
 class NetworkBench:
     """Measures networks on the default device."""
 
@@ -184,16 +107,28 @@ class NetworkBench:
         """The rows of these networks. After so many seconds none is begun."""
         uses = [(name, use) for name in names for use in USED
                 if use in ("eager", "inference") or name != networks.ONE]  # which has no weights
-        for name, use in in_time(uses, " ".join, seconds, self.left_out):
-            try:
-                row = self._row(name, use)
-            except Exception as error:
-                row = NetworkRow(name, use, _first_line(error))
-            yield row.judged({peer: self._peer(peer, name, use) for peer in self._peers})
+        # A process without this device, beside which PyTorch's backward passes on CUDA fail.
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:
+            for name, use in in_time(uses, " ".join, seconds, self.left_out):
+                try:
+                    row = self._row(name, use)
+                except Exception as error:
+                    row = NetworkRow(name, use, first_line(error))
+                torch.kompute.empty_cache()  # for the peers
+                yield row.judged({
+                    peer: self._beside(apart.submit(peer_time, peer, name, use, self.large))
+                    for peer in self._peers})
+
+    @staticmethod
+    def _beside(peer: Future[PeerTime]) -> PeerTime:
+        try:
+            return peer.result()
+        except BrokenProcessPool as error:
+            return PeerTime(problem=first_line(error))
 
     def _row(self, name: str, use: str) -> NetworkRow:
         torch._dynamo.reset()
-        memory_used = _Memory(torch.kompute)
+        memory_used = UsedMemory(torch.kompute)
         work = networks.workload(name, self.large).to("kompute")
         call = USED[use](work, self.device.synchronize, torch.compile)
         begin = time.perf_counter()
@@ -202,7 +137,7 @@ class NetworkBench:
         first_s = time.perf_counter() - begin
         values = self._wrong(name, use, first) if not self.large else "ok"
         recorder = self.device.runtime.recorder
-        ms, host, (anew, replayed) = _timed(
+        ms, host, (anew, replayed) = timed(
             call, lambda: (recorder.dispatches, recorder.replayed))
         mib = memory_used.most(call)
         gc.collect()
@@ -214,100 +149,6 @@ class NetworkBench:
         expected = USED[use](networks.workload(name), lambda: None, lambda f: f).run()
         apart = (results.detach().cpu() - expected.detach()).abs().max() / expected.abs().max()
         return "" if float(apart) < _BOUND else f"{float(apart):.1e} from the CPU's"
-
-    def _peer(self, peer: str, name: str, use: str) -> PeerTime:
-        torch._dynamo.reset()
-        where = "cuda" if self._cuda else "cpu"
-        wait = torch.cuda.synchronize if self._cuda else (lambda: None)
-        memory_used = _Memory(torch.cuda) if self._cuda and peer != "graphs" else None
-        try:
-            work = networks.workload(name, self.large).to(where)
-            options = {}
-            if "training" in use:
-                options = {"fused": peer != "inductor", "capturable": peer == "graphs"}
-            call = USED[use](work, wait, torch.compile if peer == "inductor" else lambda f: f,
-                             **options)
-            if peer == "graphs":
-                call = _captured(call)
-            ms = _timed(call, lambda: (0, 0))[0]
-            return PeerTime(ms, mib=None if memory_used is None else memory_used.most(call))
-        except Exception as error:
-            return PeerTime(problem=_first_line(error))
-        finally:
-            gc.collect()
-
-
-class _Memory:
-    """What a network uses of a device's memory, by PyTorch's count."""
-
-    def __init__(self, module: Any) -> None:
-        """Before the network is there. ``module`` is torch.cuda, or that of this device."""
-        gc.collect()
-        self._module, self._before = module, module.memory_allocated()
-
-    def most(self, call: Repeated) -> float:
-        """The most MiB in use at once in a call, with what lay there before the call."""
-        call.wait()
-        self._module.reset_peak_memory_stats()
-        call.run()
-        call.wait()
-        peak: int = self._module.max_memory_allocated()
-        return (peak - self._before) / (1 << 20)
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
-
-
-def _captured(call: Repeated) -> Repeated:
-    """The call as a CUDA graph."""
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            call.run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call.run()
-    return Repeated(graph.replay, call.wait)
-
-
-def _timed(
-    call: Repeated, counted: Callable[[], tuple[int, int]]
-) -> tuple[float, float, tuple[float, float]]:
-    """Milliseconds of a call, many in flight; microseconds of this thread in one, which waits for
-    nobody; and how much the numbers of ``counted`` grow in a call."""
-    for _ in range(_WARMUP):
-        call.run()
-    call.wait()
-    begin = time.perf_counter()
-    call.run()
-    call.wait()
-    once = time.perf_counter() - begin
-    calls = min(100, max(3, int(_SECONDS / 3 / once)))
-    ms = []
-    before = counted()
-    for _ in range(3):
-        begin = time.perf_counter()
-        for _ in range(calls):
-            call.run()
-        call.wait()
-        ms.append((time.perf_counter() - begin) / calls * 1e3)
-    grown = [(b - a) / (3 * calls) for a, b in zip(before, counted())]
-    return statistics.median(ms), _host_us(call, min(calls, _HOST_CALLS)), (grown[0], grown[1])
-
-
-def _host_us(call: Repeated, calls: int) -> float:
-    """Microseconds of this thread in a call. It runs the backward pass, too: PyTorch would take a
-    thread of the device's for that."""
-    host = []
-    with torch.autograd.set_multithreading_enabled(False):
-        for _ in range(calls):
-            call.wait()
-            begin = time.thread_time()
-            call.run()
-            host.append(time.thread_time() - begin)
-    return min(host) * 1e6
 
 
 def as_table(rows: Sequence[NetworkRow]) -> str:

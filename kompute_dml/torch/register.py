@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pkgutil
+import warnings
 
 import torch._dynamo
 from torch._dynamo import register_backend
 
 import kompute_dml
 
+from ..torch_backend import has_accelerator
 from . import autocast, backend, device, patches, storage, versions
 
 _registered: list[object] = []
@@ -18,6 +20,9 @@ def register() -> None:
     """Register once: the device type, its operators, and the backend of torch.compile."""
     if _registered:
         return
+    if has_accelerator():
+        warnings.warn("PyTorch counts one accelerator in a process, which is 'kompute' from here "
+                      "on. Backward passes on the other one fail in PyTorch.", stacklevel=2)
     _registered.extend((device.register(), autocast.register()))
     storage.register()
     patches.register()
