@@ -99,9 +99,10 @@ USED: dict[str, Callable[..., Repeated]] = {
 
 
 def peer_time(peer: str, name: str, use: str, large: bool) -> PeerTime:
-    """PyTorch's time of a network, on CUDA where it is there. ``peer`` is one of "eager", "graphs"
-    and "inductor"."""
+    """PyTorch's time of a network, on CUDA where it is there, in FLOAT32 without TF32. ``peer`` is
+    one of "eager", "graphs" and "inductor"."""
     torch._dynamo.reset()
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     cuda = torch.cuda.is_available()
     wait = torch.cuda.synchronize if cuda else (lambda: None)
     memory_used = UsedMemory(torch.cuda) if cuda and peer != "graphs" else None
