@@ -39,7 +39,7 @@ def is_of_constants(node: Node, room: int) -> bool:
     bytes.
     """
     for _, storage in node.slots("input"):
-        if not storage.root.constant:
+        if not storage.is_constant:
             return False
     outputs, roots = list(node.slots("output")), {s.root for _, s in node.slots("input")}
     slot, storage = outputs[0]

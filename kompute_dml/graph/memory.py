@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..runtime.heap import ALIGNMENT, Allocation, Slot
+from ..sizes import is_open
 
 
 @dataclass(eq=False)
@@ -56,6 +57,12 @@ class Storage:
     def begin(self) -> int:
         """Where it begins in its root, in bytes."""
         return 0 if self._into is None else self._at + self._into.begin
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether its elements are known when a graph is planned: those of a constant, or of a
+        part of one that begins where no size says."""
+        return self.root.constant and not is_open(self.begin)
 
     @property
     def root(self) -> Storage:

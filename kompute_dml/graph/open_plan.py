@@ -258,8 +258,9 @@ class OpenPlan:
             if operator not in self._operators:
                 self._operators.append(operator)
         ends = [a.storage for a in (*inputs, *outputs) if a.storage is not None]
-        every = dict.fromkeys([*ends, *[s for step in steps for s in step.storages
-                                        if s is not None and s.root.allocation is None]])
+        used = dict.fromkeys([*ends, *[s for step in steps for s in step.storages
+                                       if s is not None]])
+        every = [s for s in used if s.root.allocation is None]
         written = {x.storage: x for x, _ in builder.written}
         self._every = [s for s in every if s not in self._scratch and s.root not in written]
         self._written = [(x, evaluator(trace, values)) for x, values in builder.written]
@@ -284,7 +285,8 @@ class OpenPlan:
             line.add(n) for _, allowed in checks for each in allowed
             for n in (each.low, each.end, each.step)]], np.int64)
         """... the bounds of numbers that are checked are in these places in the plan's line."""
-        self._begins = {s: line.add(s.begin) for s in self._every if type(s.begin) is Size}
+        self._begins = {s: line.add(s.begin) for s in used
+                        if s.root not in written and is_open(s.begin)}
         """Where parts begin that do so where sizes say, by place in the line, as are ..."""
         self._of_bytes = [line.add(s.nbytes) for s in self._roots]
         self._of_written_numbers = self._in_line([n for _, n in builder.written])
@@ -391,7 +393,7 @@ class OpenPlan:
         """The steps, with memory. ``numbers`` are those of the plan's line."""
         twins, builder = layout.twins, self._builder
         if self._begins:
-            twins = {**twins, **{s: twins[s.root].part(int(numbers[at]), 0)
+            twins = {**twins, **{s: twins.get(s.root, s.root).part(int(numbers[at]), 0)
                                  for s, at in self._begins.items()}}
         if held is not None:
             at = iter(_side_by_side(self._chunks(
@@ -625,9 +627,9 @@ class OpenPlan:
             return Lies(*source)
         if source.root in self._written_at:
             return Lies(None, self._written_at[source.root] + source.begin)
-        if source not in self._twinned:
-            return Lies(*source.slot())
         number = self._begins.get(source)
+        if source not in self._twinned:
+            return Lies(*(source if number is None else source.root).slot(), number)
         here = layout.twins[source if number is None else source.root]
         root, begin = here.root, here.begin
         if root in layout.moving:

@@ -177,7 +177,7 @@ class Planner:
     def step_of(self, node: Node) -> Step:
         storages = node.storages
         compiled = self.compiled_for(node.desc, frozenset(
-            f for f, s in storages.items() if s.root.constant))
+            f for f, s in storages.items() if s.is_constant))
         bound: dict[str, Storage | None] = {
             f: s for f, s in storages.items() if f not in compiled.plan.repacked
         }

@@ -237,6 +237,43 @@ def test_what_shapes_say_is_made_on_the_device_in_any_size(
     assert region.planned == 2, region._open.reasons()
 
 
+@pytest.mark.parametrize(("nodes", "expected"), [
+    (["Neg part y"], lambda x, part: -part),
+    (["Add x part y"], lambda x, part: x + part),
+    (["MatMul x part y"], lambda x, part: x @ part),
+    (["Add x part sum", "MatMul sum other y"], lambda x, part: (x + part) @ np.ones((8, 3))),
+])
+def test_a_part_of_a_constant_begins_where_sizes_say(
+    nodes: list[str], expected: Any, device: dml.Device, rng: np.random.Generator
+) -> None:
+    """As positions of the tokens that follow others: eight rows after as many as x has."""
+    table = rng.standard_normal((64, 8), np.float32)
+    first = [helper.make_node("Shape", ["lengths"], ["begin"]),
+             helper.make_node("Add", ["begin", "eight"], ["end"]),
+             helper.make_node("Slice", ["table", "begin", "end", "zero"], ["part"])]
+    constants = {"table": table, "eight": np.array([8]), "zero": np.array([0]),
+                 "other": np.ones((8, 3), np.float32)}
+    graph = helper.make_graph(
+        [*first, *[helper.make_node(op, inputs, [y]) for op, *inputs, y in map(str.split, nodes)]],
+        "part",
+        [helper.make_tensor_value_info("lengths", onnx.TensorProto.FLOAT, ["n"]),
+         helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [8, 8])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(v, k) for k, v in constants.items()])
+    read_graph = read(onnx.shape_inference.infer_shapes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)))
+    chosen = fuse(read_graph)
+    region = Region(device, chosen, read_graph.inputs, read_graph.outputs)
+    x = rng.standard_normal((8, 8), np.float32)
+    arrays = {"lengths": None, "x": x}
+    for n in (3, 7, 20, 19, 7, 56, 33, 2, 5):
+        arrays["lengths"] = np.zeros(n, np.float32)
+        (y,) = region.run([arrays[value.name] for value in region.inputs])
+        np.testing.assert_allclose(
+            y, expected(x, table[n : n + 8]), 1e-5, 1e-5, err_msg=str(n))
+    assert region.planned == 2, region._open.reasons()
+
+
 _TABLES = [
     *[Case("GridSample", IMAGE, "f 1 t 4 2", mode=mode, padding_mode=padding, align_corners=ends)
       for mode in ("linear", "nearest", "cubic") for padding in ("zeros", "border", "reflection")
