@@ -81,6 +81,25 @@ def test_caches_stay_as_they_are(
 
 
 @pytest.mark.skipif(onnx.defs.onnx_opset_version() < 24, reason="TensorScatter is of opset 24")
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_caches_that_slide(tokens: int, rng: np.random.Generator) -> None:
+    """Those of a window (sliding_window_cache) have the results of FLOAT32."""
+    stored, exact = (onnx.load_model_from_string(_built(
+        kind, tokens, 1, "cos sin - - sink", **_TURNS, local_window_size=20,
+        sliding_window_cache=1)) for kind in (_BFLOAT16, FLOAT))
+    fed: dict[str, np.ndarray] = {}
+    for info in stored.graph.input:
+        sizes = [d.dim_value for d in info.type.tensor_type.shape.dim]
+        fed[info.name] = rng.standard_normal(sizes).astype(ml_dtypes.bfloat16)
+    fed |= {"lengths": np.int32([69]), "total": np.int32([70])}
+    results = backend.run_model(stored, fed)
+    wanted = backend.run_model(exact, {
+        n: x if x.dtype == np.int32 else x.astype(np.float32) for n, x in fed.items()})
+    for own, expected in zip(results, wanted):
+        assert own.dtype == ml_dtypes.bfloat16
+        np.testing.assert_allclose(own.astype(np.float32), expected, 2.0**-8, 2.0**-8)
+
+
 @pytest.mark.parametrize(("tokens", "mask"), [(1, False), (3, True)])
 def test_a_scatter_and_attention(
     tokens: int, mask: bool, device: dml.Device, rng: np.random.Generator

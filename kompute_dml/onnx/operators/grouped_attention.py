@@ -15,7 +15,7 @@ from ...graph.builder import Builder
 from ...graph.recorded import Allowed
 from ...operators.rotary_append import AppendedAttentionDesc, RotaryAppendDesc, serves, takes
 from ...operators.rotary_attention import RotaryAttentionDesc
-from ..bfloat16 import STORED, to_bfloat16, to_float
+from ..bfloat16 import STORED, numbers, to_bfloat16, to_float
 from ..graph import OnnxNode
 from ..lowerings import (
     Inputs,
@@ -134,7 +134,8 @@ def grouped(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         if slides:
             if past_k is None or past_v is None or past_k.shape[2] < window:
                 raise ValidationError(f"expected caches of at least {window} rows, the window")
-            slid = sliding_cache.slid(builder, (past_k, past_v), fresh, before, window)
+            pasts = [numbers(builder, x) for x in (past_k, past_v)]
+            slid = sliding_cache.slid(builder, pasts, fresh, before, window)
             near = sliding_cache.seen(builder, before, past_k.shape[2], length, window)
             (y,) = attention_parts.attention(builder, replace(node, outputs=(None,), attributes={
                 "q_num_heads": heads, "scale": read.get("scale", 0.0), "softcap": softcap,
