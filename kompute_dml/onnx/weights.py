@@ -1,9 +1,10 @@
-"""Finds products with a DequantizeLinear of constant weights in blocks along K.
+"""Finds nodes whose constant weights are in blocks, and stores these anew: as unsigned bytes.
 
     DequantizeLinear (blocks of INT4, UINT4, INT8 or UINT8) -> MatMul   becomes one MatMulNBits
+    GatherBlockQuantized (INT4 or UINT4)                                becomes one of bytes
 
-Gemm is a MatMul; C becomes the bias. The weights are stored anew: columns of B as rows, and
-unsigned. The last block may be shorter than the others.
+Gemm is a MatMul; C becomes the bias. MatMulNBits has the columns of B as rows. The last block may
+be shorter than the others.
 """
 
 from __future__ import annotations
@@ -58,6 +59,25 @@ def of_blocks(
     attributes = {"K": k, "N": columns, "bits": bits, "block_size": block}
     return OnnxNode("MatMulNBits", "com.microsoft", 1, inputs, node.outputs, attributes, node.name,
                     (w, node))
+
+
+def rows_of_blocks(node: OnnxNode) -> OnnxNode | None:
+    """The GatherBlockQuantized of bytes that replaces one of 4-bit integers, or None."""
+    q, scale, zero = (None if v is None else v.constant for v in (
+        node.input(0), node.input(2), node.input(3)))
+    if node.label != "com.microsoft.GatherBlockQuantized" or q is None or q.ndim != 2 or (
+            _BITS.get(q.dtype.name) != 4 or q.shape[1] % 2 or scale is None
+            or (zero is None and node.input(3) is not None)):
+        return None
+    values = {0: q}
+    if zero is not None or q.dtype.name == "uint4":
+        values[3] = np.zeros(scale.shape, q.dtype) if zero is None else zero
+    inputs = [*node.inputs, None][:4]
+    for i, x in values.items():
+        stored = _packed(_unsigned(x, 4), 4)
+        inputs[i] = OnnxValue(f"{node.name} bytes {i}", stored.dtype, stored.shape, stored)
+    return OnnxNode(node.op, node.domain, node.since, tuple(inputs), node.outputs,
+                    {**node.attributes, "bits": 4}, node.name, (node,))
 
 
 def _unsigned(x: np.ndarray, bits: int) -> np.ndarray:

@@ -287,17 +287,25 @@ def test_quantized_caches_that_are_refused(kind: str, bits: int, queries: str) -
     assert reason is not None and "INT8 or FLOAT8E4M3FN (8 bits)" in reason
 
 
-@pytest.mark.parametrize(("bits", "zeros"), [(4, False), (4, True), (8, False), (8, True)])
+@pytest.mark.parametrize("width", [48, 40])
+@pytest.mark.parametrize(("kind", "zeros"), [
+    (kind, zeros) for kind in ("4", "8", "int4", "uint4") for zeros in (False, True)])
 def test_rows_of_an_embedding_in_blocks(
-    bits: int, zeros: bool, rng: np.random.Generator
+    kind: str, zeros: bool, width: int, rng: np.random.Generator
 ) -> None:
-    words, blocks, block = 20, 3, 16
-    constants = {
-        "data": rng.integers(0, 256, (words, blocks * block * bits // 8)).astype(np.uint8),
-        "scales": rng.uniform(0.1, 1, (words, blocks)).astype(np.float32)}
+    """In bytes of one or two numbers, or as 4-bit integers. The last block may be shorter."""
+    words, blocks, block, bits = 20, 3, 16, 8 if kind == "8" else 4
+
+    def numbers(columns: int) -> Any:
+        if "int" not in kind:
+            return rng.integers(0, 256, (words, -(-columns * bits // 8))).astype(np.uint8)
+        low = -8 if kind == "int4" else 0
+        return rng.integers(low, low + 16, (words, columns)).astype(getattr(ml_dtypes, kind))
+
+    constants = {"data": numbers(width),
+                 "scales": rng.uniform(0.1, 1, (words, blocks)).astype(np.float32)}
     if zeros:
-        constants["zeros"] = rng.integers(
-            0, 256, (words, -(-blocks * bits // 8))).astype(np.uint8)
+        constants["zeros"] = numbers(blocks)
     built = model(
         [node("GatherBlockQuantized", f"data ids scales {'zeros' if zeros else ''}", "y", MICROSOFT,
               bits=bits, block_size=block, gather_axis=0, quantize_axis=1)],

@@ -19,6 +19,7 @@ from ..lowerings import Inputs, Seen, emit_elementwise, given, optional
 from ..row import MICROSOFT, Mapping
 from . import products
 from .gather import gather
+from .movement import joined
 
 
 class _Nibbles(Array):
@@ -126,7 +127,7 @@ def gather_blocks(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Arra
     zeros = optional(inputs, 3)
     bits, block = node.attributes.get("bits", 4), node.attributes.get("block_size", 128)
     width, blocks = data.shape[1] * 8 // bits, scales.shape[1]
-    if blocks * block != width:
+    if blocks != -(-width // block):
         raise ValidationError(f"expected blocks of {block} elements in {width}, but got scales of "
                               f"{blocks}")
     places = builder.reshape(indices, (indices.size,))
@@ -135,9 +136,14 @@ def gather_blocks(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Arra
         (taken,) = gather(builder, replace(node, attributes={"axis": 0}), [x, places])
         return builder.pack(taken)
 
-    y = in_blocks(builder, scales.dtype, rows(data), rows(scales),
+    taken, whole = rows(data), blocks * block
+    if whole != width:  # the last block is shorter
+        rest = builder.constant(np.zeros((), data.dtype)).broadcast_to(
+            (indices.size, (whole - width) * bits // 8))
+        taken = joined(builder, [taken, rest], 1)
+    y = in_blocks(builder, scales.dtype, taken, rows(scales),
                  None if zeros is None else rows(zeros), (indices.size, blocks, block), bits)
-    return [builder.reshape(y, (*indices.shape, width))]
+    return [builder.reshape(y.view((indices.size, width), (whole, 1)), (*indices.shape, width))]
 
 
 def in_blocks(
