@@ -116,7 +116,7 @@ def ScatterOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
 
 
 class Updates:
-    """Updates of lines along an axis."""
+    """Updates of lines along an axis, for SCATTER and SCATTER_REDUCE."""
 
     def __init__(self, d: OperatorDesc) -> None:
         self.desc, self.axis = d, d.axis
@@ -125,7 +125,8 @@ class Updates:
 
     @property
     def work(self) -> str:
-        kind = f"scatter {self.desc.input_tensor.data_type.width}"
+        operator = self.desc.operator.function_name
+        kind = f"{operator} {self.desc.input_tensor.data_type.width}"
         lines = product([self.desc.indices_tensor.sizes[i] for i in self.others])
         return work_key(kind, lines, self.size, self.updates)
 
@@ -177,14 +178,18 @@ class _Rows(Kernel[Updates]):
                   and even(d.input_tensor, size) and even(d.output_tensor, size)})
 
 
-class _Columns(Kernel[Updates]):
+class Columns(Kernel[Updates]):
     """Many lines along the axis, one invocation of a CPU for each."""
 
-    name = "columns"
+    name, file = "columns", "scatter_columns"
     cost = 1.0
 
     def shader(self, problem: Updates) -> str:
-        return "scatter_columns"
+        return self.file
+
+    def spec(self, d: OperatorDesc) -> dict[str, int]:
+        """Its constants of types."""
+        return {"TYPE": d.output_tensor.data_type.itemsize}
 
     def takes(self, problem: Updates, variant: Variant, traits: DeviceTraits) -> tuple[int, int]:
         return _LINES, variant.shared_bytes
@@ -204,13 +209,13 @@ class _Columns(Kernel[Updates]):
         d, lines, y = problem.desc, self._lines(problem), problem.desc.output_tensor
         p.add(copied_input(p, d.input_tensor, y))
         p.dispatch(
-            "scatter_columns", -(-lines.count // _LINES), updates=p.read("updates_tensor"),
+            self.file, -(-lines.count // _LINES), updates=p.read("updates_tensor"),
             indices=p.read("indices_tensor"), y=p.write("output_tensor"), params=lines.words,
             push={"lines": lines.count, "size": y.sizes[problem.axis], "updates": problem.updates,
                   "steps": tuple(t.strides[problem.axis]
                                  for t in (d.updates_tensor, d.indices_tensor, y))},
-            spec={"LOCAL_SIZE": _LINES, "TYPE": y.data_type.itemsize,
-                  "INDEX_TYPE": d.indices_tensor.data_type.code})
+            spec={"LOCAL_SIZE": _LINES, "INDEX_TYPE": d.indices_tensor.data_type.code,
+                  **self.spec(d)})
 
 
 class _Places(Kernel[Updates]):
@@ -224,7 +229,7 @@ class _Places(Kernel[Updates]):
         scatter(p, along_axis(d.output_tensor, d.indices_tensor, d.updates_tensor, d.axis))
 
 
-SCATTER_KERNELS: tuple[Kernel[Updates], ...] = (_Rows(), _Columns(), _Places())
+SCATTER_KERNELS: tuple[Kernel[Updates], ...] = (_Rows(), Columns(), _Places())
 
 
 # GATHER_ND, GATHER_ND1, SCATTER_ND

@@ -19,10 +19,12 @@ from ..lowering.builder import PlanBuilder
 from ..lowering.copy import SHADERS as COPY_SHADERS
 from ..lowering.copy import copied_input
 from ..lowering.indexed import Indexed
+from ..lowering.kernel import Kernel, choose
 from ..lowering.plan import UNUSED, Operand
 from ..lowering.walk import Walk
+from ..runtime.traits import DeviceTraits
 from .base import OperatorDesc, like, operator
-from .gather import along_axis, check_along_axis, check_scatter_nd, tuples_of
+from .gather import Columns, Updates, along_axis, check_along_axis, check_scatter_nd, tuples_of
 
 _FUNCTIONS = (ReduceFunction.SUM, ReduceFunction.MULTIPLY, ReduceFunction.MIN, ReduceFunction.MAX)
 """In the order of the shader's numbers."""
@@ -32,8 +34,6 @@ _SORT_LANES, _SORT_EACH, _DIGIT_BITS = 128, 16, 4
 """Invocations of a workgroup that sorts, keys of each, and bits of a digit (sort_keys.comp)."""
 _CHUNK = 32
 """Entries that an invocation reduces (reduce_runs.comp)."""
-_FEWEST_LINES, _LINES = 64, 64
-"""Lines that keep a CPU busy, and those of a workgroup."""
 _MOST = (1 << 32) - 2
 """The most places: their numbers, and two that are none, have 32 bits."""
 
@@ -156,28 +156,30 @@ def _sorted(p: PlanBuilder, keys: Operand, count: int, bits: int) -> tuple[Opera
     return keys, numbers
 
 
-def _by_lines(p: PlanBuilder) -> bool:
-    """Add the dispatches for a CPU and many lines along the axis, one invocation for each. Else
-    return False. FLOAT16 would be rounded at each update."""
-    d = p.desc
-    axis, updates, y = d.axis, d.indices_tensor.sizes[d.axis], d.output_tensor
-    tensors = d.updates_tensor, d.indices_tensor, y
-    others = [i for i, n in enumerate(d.indices_tensor.sizes) if i != axis]
-    lines = Walk([d.indices_tensor.sizes[i] for i in others],
-                 *([t.strides[i] for i in others] for t in tensors))
-    if (not p.device.is_cpu or y.data_type is DataType.FLOAT16 or updates > p.device.max_loop_passes
-            or lines.count < _FEWEST_LINES):
-        return False
-    p.add(copied_input(p, d.input_tensor, y))
-    p.dispatch(
-        "reduce_lines", -(-lines.count // _LINES), updates=p.read("updates_tensor"),
-        indices=p.read("indices_tensor"), y=p.write("output_tensor"), params=lines.words,
-        push={"lines": lines.count, "size": y.sizes[axis], "updates": updates,
-              "steps": tuple(t.strides[axis] for t in tensors)},
-        spec={"LOCAL_SIZE": _LINES, "TYPE": y.data_type.code,
-              "INDEX_TYPE": d.indices_tensor.data_type.code,
-              "FUNCTION": _FUNCTIONS.index(d.function)})
-    return True
+class _ReducedColumns(Columns):
+    file = "reduce_lines"
+
+    def serves(self, problem: Updates, traits: DeviceTraits) -> str | None:
+        if problem.desc.output_tensor.data_type is DataType.FLOAT16:
+            return "FLOAT16 would be rounded at each update"
+        return super().serves(problem, traits)
+
+    def spec(self, d: OperatorDesc) -> dict[str, int]:
+        return {"TYPE": d.output_tensor.data_type.code, "FUNCTION": _FUNCTIONS.index(d.function)}
+
+
+class _Runs(Kernel[Updates]):
+    """Any updates, sorted by their places."""
+
+    name = "runs"
+    cost = 2.0
+
+    def lower(self, problem: Updates, p: PlanBuilder) -> None:
+        d = problem.desc
+        _lower(p, along_axis(d.output_tensor, d.indices_tensor, d.updates_tensor, d.axis))
+
+
+KERNELS: tuple[Kernel[Updates], ...] = (_ReducedColumns(), _Runs())
 
 
 def _check_function(d: OperatorDesc) -> None:
@@ -199,8 +201,8 @@ def _check_nd(d: OperatorDesc, strict: bool) -> None:
 @operator("SCATTER_REDUCE", output=like("input_tensor"), shaders=("reduce_lines", *_SHADERS),
           check=_check, axis=-1, function=ReduceFunction.SUM)
 def ScatterReduceOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
-    if not _by_lines(p):
-        _lower(p, along_axis(d.output_tensor, d.indices_tensor, d.updates_tensor, d.axis))
+    problem = Updates(d)
+    choose(KERNELS, problem, p).lower(problem, p)
 
 
 @operator("SCATTER_ND_REDUCE", output=like("input_tensor"), shaders=_SHADERS, check=_check_nd,

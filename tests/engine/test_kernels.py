@@ -24,6 +24,7 @@ from kompute_dml.lowering.planes import General, Images
 from kompute_dml.operators import (
     attention_kernels,
     gather,
+    join,
     movement,
     padding,
     pooling,
@@ -31,6 +32,7 @@ from kompute_dml.operators import (
     reduce,
     resample,
     scan,
+    scatter_reduce,
     sort,
 )
 from kompute_dml.operators.convolution import kernels as convolution
@@ -45,6 +47,7 @@ FAMILIES = {
     "gemm": float_kernels.KERNELS, "blocked weights": blocked_weights.KERNELS,
     "integer products": integer_kernels.KERNELS,
     "copy": copy.KERNELS, "gather": indexed.GATHER_KERNELS, "scatter": gather.SCATTER_KERNELS,
+    "scatter_reduce": scatter_reduce.KERNELS, "join": join.KERNELS,
     "padding": padding.KERNELS, "tile": padding.TILE_KERNELS, "reduction": reduce.KERNELS,
     "scan": scan.KERNELS, "depth_space": movement.BLOCK_KERNELS,
     "reverse_subsequences": movement.SEQUENCE_KERNELS,
@@ -188,6 +191,19 @@ def test_no_kernel_names_another() -> None:
                     and f.name in ("serves", "estimate") for n in ast.walk(f)
                     if isinstance(n, ast.Name)}
             assert not used & (kernels - {name}), f"{path.name}: {name}"
+
+
+def test_no_function_both_lowers_and_says_whether_it_did() -> None:
+    """What cannot compute a problem declines by `serves`."""
+    wrong, functions = [], 0
+    for path in (*_PACKAGE.glob("operators/**/*.py"), *_PACKAGE.glob("lowering/*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                functions += 1
+                answers = node.returns is not None and ast.unparse(node.returns) == "bool"
+                wrong += [f"{path.name}: {node.name}" for call in ast.walk(node) if answers
+                          and isinstance(call, ast.Attribute) and call.attr in ("dispatch", "add")]
+    assert wrong == [] and functions > 500
 
 
 class _Whole(General):
