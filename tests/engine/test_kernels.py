@@ -24,6 +24,7 @@ from kompute_dml.lowering.planes import General, Images
 from kompute_dml.operators import (
     attention_kernels,
     gather,
+    gradients,
     join,
     movement,
     padding,
@@ -51,6 +52,7 @@ FAMILIES = {
     "padding": padding.KERNELS, "tile": padding.TILE_KERNELS, "reduction": reduce.KERNELS,
     "scan": scan.KERNELS, "depth_space": movement.BLOCK_KERNELS,
     "reverse_subsequences": movement.SEQUENCE_KERNELS,
+    "slice_grad": gradients.SLICE_KERNELS, "lrn_grad": gradients.RESPONSE_KERNELS,
     "pooling_grad": pooling_gradient.KERNELS, "resample": resample.KERNELS, "top_k": sort.KERNELS,
     **{f"convolution {ends}": kernels for ends, kernels in convolution.KERNELS.items()}}
 each_family = pytest.mark.parametrize("family", FAMILIES)
