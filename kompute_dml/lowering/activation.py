@@ -6,7 +6,7 @@ Their codes stand there. The build gives them to :func:`codes`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..dtypes import DataType
 from ..layout import Ints
@@ -74,12 +74,11 @@ def activation(desc: OperatorDesc) -> Fused:
     return Fused(codes()[name], parameters(desc, DataType.FLOAT32))
 
 
-def fused_activation(desc: Any) -> Fused:
+def fused_activation(desc: OperatorDesc | None) -> Fused:
     """The activation that an operator fuses, and its tail. Code 0 is no activation."""
     fused = getattr(desc, "fused_activation", None)
     fused_in = NOTHING if fused is None else activation(fused)
-    steps = getattr(desc, "tail", None)
-    if not steps:
+    if desc is None or not (steps := getattr(desc, "tail", None)):
         return fused_in
     tail, words = encoded(steps, len(fused_in.words))
     return Fused(fused_in.code, (*fused_in.words, *words), tail, desc.tail_tensor is not None)

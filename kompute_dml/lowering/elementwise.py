@@ -252,7 +252,7 @@ def float_bits(value: float) -> int:
     return int.from_bytes(packed, "little")
 
 
-def parameter(value: Any, data_type: DataType) -> Ints:
+def parameter(value: Scalar | float, data_type: DataType) -> Ints:
     """A FLOAT or SCALAR_UNION attribute as words for a kernel of ``data_type``."""
     scalar = value if isinstance(value, Scalar) else saturate(value, DataType.FLOAT32
                                                               if data_type.is_float else data_type)

@@ -498,7 +498,7 @@ def _check_float(operator: str, name: str, value: Any) -> None:
         refuse(operator, name, "be a number that a float can hold", value)
 
 
-def axis_in(operator: str, axis: Any, tensor: TensorDesc, field: str = "Axis",
+def axis_in(operator: str, axis: int, tensor: TensorDesc, field: str = "Axis",
             of: str = "InputTensor") -> int:
     """``axis``, which the tensor must have."""
     rank = tensor.dimension_count

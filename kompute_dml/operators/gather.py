@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..desc import TensorDesc
 from ..dtypes import DataType
@@ -18,7 +17,7 @@ from ..lowering.walk import Walk, reciprocal
 from ..runtime.shader_library import Variant
 from ..runtime.traits import DeviceTraits
 from ..tuning import work_key
-from .base import OperatorDesc, Output, axis_in, operator
+from .base import Infer, OperatorDesc, Output, axis_in, operator
 
 _LOCAL_SIZE = 256
 _BLOCK = 4096
@@ -50,7 +49,7 @@ def _gather_sizes(d: OperatorDesc) -> Output:
     return Output(pad_left(sizes[surplus:], x.dimension_count, 1), x.data_type)
 
 
-def _output(infer: Any) -> Any:
+def _output(infer: Callable[[OperatorDesc], Output]) -> Infer:
     return lambda d: {"output_tensor": infer(d)}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..desc import TensorDesc
@@ -60,7 +60,9 @@ def _channel_sizes(desc: OperatorDesc) -> Iterator[tuple[FeatureLevel, str, str,
                    list(t.sizes))
 
 
-def _normalize(p: PlanBuilder, d: OperatorDesc, axes: Any, mean: Any, variance: Any) -> None:
+def _normalize(
+    p: PlanBuilder, d: OperatorDesc, axes: Sequence[int], mean: bool, variance: bool
+) -> None:
     kind = {(1, 1): Kind.CENTRED, (1, 0): Kind.SHIFTED, (0, 1): Kind.SQUARES,
             (0, 0): Kind.AS_IT_IS}[int(mean), int(variance)]
     normalize_rows(p, kind, axes, epsilon=float_bits(d.epsilon))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ..attributes import ReduceFunction
 from ..desc import TensorDesc
@@ -12,6 +11,7 @@ from ..errors import UnsupportedError, expect
 from ..layout import Ints, begin_with_vectors, pad_left
 from ..lowering.builder import PlanBuilder
 from ..lowering.elementwise import float_bits
+from ..lowering.plan import Operand
 from ..lowering.walk import Walk
 from ..runtime.traits import LEAST_LOOP_PASSES
 from .base import OperatorDesc, Output, operator
@@ -161,7 +161,7 @@ def MaxUnpoolingOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
         y.sizes, y.strides)
     sources = p.temporary(4, target.count)
 
-    def step(name: str, count: int, marks: Any, *words: tuple[int, ...]) -> None:
+    def step(name: str, count: int, marks: Operand, *words: tuple[int, ...]) -> None:
         p.dispatch(
             f"max_unpooling.{name}", _groups(count, p), x=p.read("input_tensor"),
             indices=p.read("indices_tensor"), sources=marks, y=p.write("output_tensor"),

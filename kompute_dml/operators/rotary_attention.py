@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..desc import TensorDesc
 from ..lowering.builder import PlanBuilder
 from ..lowering.elementwise import float_bits
 from ..lowering.kernel import Kernel, choose
@@ -148,8 +149,8 @@ def _lower(d: OperatorDesc, target: Target) -> Plan:
     return p.build()
 
 
-def _packed(t: Any) -> Any:
-    return type(t)(t.data_type, t.sizes)
+def _packed(t: TensorDesc) -> TensorDesc:
+    return TensorDesc(t.data_type, t.sizes)
 
 
 RotaryAttentionDesc: Any = widened(

@@ -12,7 +12,7 @@ from ...dtypes import DataType
 from ...layout import is_packed
 from ...lowering.builder import PlanBuilder
 from ...lowering.kernel import Kernel, choose
-from ...lowering.plan import Plan, Target
+from ...lowering.plan import Operand, Plan, Target
 from ...lowering.walk import Walk
 from ...runtime.traits import DeviceTraits
 from ...sizes import said
@@ -33,7 +33,7 @@ _SIZES = {"k": (8, 2048), "mn": (128, 32)}
 """Columns of a tile, and what its parts of K are multiples of, by the axis of B's vectors."""
 
 
-def _widen(p: PlanBuilder, slot: str, y: Any, count: int) -> None:
+def _widen(p: PlanBuilder, slot: str, y: Operand, count: int) -> None:
     """Write the numbers of a slot."""
     vectors = -(-count // VECTOR)
     p.dispatch(_WIDEN, -(-vectors // _INVOCATIONS), x=p.read(slot, 0, count), y=y,
