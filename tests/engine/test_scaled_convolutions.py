@@ -20,7 +20,7 @@ SWITCH = "KOMPUTE_DML_DISABLE_PASSES"
 UNFUSED = "dequantize_convolution,bias_fusion,activation_fusion,epilogue,elementwise_fusion"
 SUM = "convolution_sum.scaled"
 _BLOCKS = [k.name for k in depthwise.OF_BYTES]
-VARIANTS = {SUM, "convolution_quantized_points",
+VARIANTS = {SUM, "convolution_quantized_pointwise",
             *(f"{depthwise.BYTES}.floats.{block}.tail" for block in _BLOCKS),
             *(f"{tiles.UNITS}.i8.{tile}.tail" for tile in _TILES)}
 """Variants that these tests run, where they can run."""
@@ -277,7 +277,7 @@ def test_images_of_one_position_are_quantized_by_their_convolution(
     fused, got = run()
     monkeypatch.setenv(SWITCH, "dynamic_quantize_convolution")
     plain, expected = run()
-    assert fused.variants == ("convolution_quantized_points",)
+    assert fused.variants == ("convolution_quantized_pointwise",)
     assert plain.operators == ["DYNAMIC_QUANTIZE_LINEAR", "CONVOLUTION_INTEGER_TO_FLOAT"]
     np.testing.assert_array_equal(got, expected)
     assert np.unique(got).size > 2 or bias

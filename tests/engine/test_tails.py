@@ -318,8 +318,8 @@ def test_tails_of_matrix_units(own: dml.Device) -> None:
         z = dml.activation_sigmoid(a @ b) * g.input((1024, 512), half)
         run = g.compile([y, z, *kept])
     found = {v.partition(".")[0] for v in run.variants if v.endswith(".tail")}
-    assert found == {"convolution_coopmat", "convolution_kept_coopmat",
-                     "convolution_patches_coopmat", "gemm_coopmat"}, run.variants
+    assert found == {"convolution_coopmat", "convolution_resident_coopmat",
+                     "convolution_im2col_coopmat", "gemm_coopmat"}, run.variants
     for compiled, _ in run._plan._steps:
         checked(compiled.operator.desc, compiled.plan)
 

@@ -20,7 +20,7 @@ from test_convolution import EveryWork, _matrix_units, set_traits
 from test_packed_filters import _convolved
 
 SHADER = "convolution_coopmat.i8"
-SLICES, GRIDS = "convolution_bytes_coopmat", "convolution_grid_coopmat"
+TAPS, HALO = "convolution_bytes_coopmat", "convolution_halo_coopmat"
 VARIANTS = {"convolution_sum.quantized", *shaders_of(
     (*tiles.BYTES, *tiles.OF_DOTS, *tap_by_tap.KERNELS, *halo.KERNELS))}
 """Variants that these tests run, most where there are matrix units."""
@@ -192,10 +192,10 @@ def test_products_of_four_bytes_are_taken_without_matrix_units(
 
 
 @pytest.mark.parametrize(("layer", "name"), [
-    ((32, 64, 56, 64, 3), f"{SLICES}.t128x64"), ((32, 128, 28, 128, 3), f"{SLICES}.t96x128"),
-    ((32, 256, 14, 256, 3), f"{SHADER}.t96d"), ((32, 512, 7, 512, 3), GRIDS),
-    ((32, 64, 56, 256, 1), f"{SLICES}.t64x128"), ((32, 512, 28, 128, 1), f"{SLICES}.t96x128"),
-    ((32, 1024, 14, 256, 1), f"{SLICES}.t96x64"), ((1, 64, 56, 64, 3), f"{SHADER}.t64"),
+    ((32, 64, 56, 64, 3), f"{TAPS}.t128x64"), ((32, 128, 28, 128, 3), f"{TAPS}.t96x128"),
+    ((32, 256, 14, 256, 3), f"{SHADER}.t96d"), ((32, 512, 7, 512, 3), HALO),
+    ((32, 64, 56, 256, 1), f"{TAPS}.t64x128"), ((32, 512, 28, 128, 1), f"{TAPS}.t96x128"),
+    ((32, 1024, 14, 256, 1), f"{TAPS}.t96x64"), ((1, 64, 56, 64, 3), f"{SHADER}.t64"),
 ])
 def test_each_layer_takes_the_kernel_that_was_fastest(
     layer: tuple[int, int, int, int, int], name: str
@@ -205,13 +205,13 @@ def test_each_layer_takes_the_kernel_that_was_fastest(
     assert found.variant.name == name
 
 
-def test_which_convolutions_go_through_slices() -> None:
+def test_which_convolutions_go_tap_by_tap() -> None:
     layer, byte = _layer(32, 64, 56, 64, 3), dml.TensorDesc("int8", (1, 1, 1, 1))
     filter_ = layer.filter_tensor
 
     def takes(desc: Any, **traits: Any) -> bool:
         found, *_ = _plan_of(desc, **{"fragments_alike": True, **traits}).execute
-        return found.variant.name.startswith(SLICES)
+        return found.variant.name.startswith(TAPS)
 
     def channels_last(line: int) -> dml.TensorDesc:
         """A filter whose lines are so far apart, and which is not copied."""
@@ -229,12 +229,12 @@ def test_which_convolutions_go_through_slices() -> None:
     assert not takes(layer, fragments_alike=False) and not takes(layer, max_shared_memory=12 << 10)
 
 
-def test_which_convolutions_are_grids() -> None:
+def test_which_convolutions_take_halos() -> None:
     layer, byte = _layer(32, 512, 7, 512, 3), dml.TensorDesc("int8", (1, 1, 1, 1))
 
     def takes(desc: Any, **traits: Any) -> bool:
         found, *_ = _plan_of(desc, **{"fragments_alike": True, **traits}).execute
-        return found.variant.name == GRIDS
+        return found.variant.name == HALO
 
     assert takes(layer) and takes(_layer(32, 384, 7, 512, 3))
     others = [
@@ -267,11 +267,11 @@ ENDS = [("int8", True, False), ("uint8", True, True), ("int8", False, True)]
 ])
 @pytest.mark.parametrize(("kind", "full", "apart"), ENDS)
 @pytest.mark.parametrize("tile", [kernel.tile for kernel in tap_by_tap.KERNELS])
-def test_slices_compute_what_numpy_does(
+def test_taps_compute_what_numpy_does(
     tile: str, x: tuple[int, ...], w: tuple[int, ...], window: dict[str, Any], kind: str,
     full: bool, apart: bool, own: dml.Device, rng: np.random.Generator,
 ) -> None:
-    _compute_what_numpy_does(own, rng, f"slices-{tile}", f"{SLICES}.{tile}", x, w, window, kind,
+    _compute_what_numpy_does(own, rng, f"taps-{tile}", f"{TAPS}.{tile}", x, w, window, kind,
                              full, apart)
 
 
@@ -288,11 +288,11 @@ def test_slices_compute_what_numpy_does(
     ((1, 128, 1, 40), (72, 128, 1, 33), {}),  # the most places
 ])
 @pytest.mark.parametrize(("kind", "full", "apart"), ENDS)
-def test_grids_compute_what_numpy_does(
+def test_halos_compute_what_numpy_does(
     x: tuple[int, ...], w: tuple[int, ...], window: dict[str, Any], kind: str, full: bool,
     apart: bool, own: dml.Device, rng: np.random.Generator,
 ) -> None:
-    _compute_what_numpy_does(own, rng, "grid", GRIDS, x, w, window, kind, full, apart)
+    _compute_what_numpy_does(own, rng, "halo", HALO, x, w, window, kind, full, apart)
 
 
 def _compute_what_numpy_does(

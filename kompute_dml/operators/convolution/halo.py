@@ -13,7 +13,7 @@ from .layer import Layer
 from .problem import Problem
 from .tap_by_tap import lacks_bytes
 
-SHADER = "convolution_grid_coopmat"
+SHADER = "convolution_halo_coopmat"
 _CHUNK, _VECTOR, _ROWS, _COLUMNS = 128, 16, 128, 64
 """Channels in shared memory and of a vector, places of a tile, and its output channels."""
 _MOST_BEYOND = 32
@@ -52,7 +52,7 @@ def _grid(c: Problem) -> Grid | None:
 class Halo(Kernel[Layer]):
     """Each tile of an image reads its pixels once."""
 
-    name = "grid"
+    name = "halo"
 
     def shader(self, layer: Layer) -> str:
         return SHADER

@@ -13,7 +13,7 @@ from . import packing
 from .layer import Layer
 from .problem import Problem
 
-SHADER = "convolution_patches_coopmat"
+SHADER = "convolution_im2col_coopmat"
 _FRAGMENT = 16
 """Rows, columns and K of a product."""
 _CHANNELS = 4
@@ -60,7 +60,7 @@ class Im2col(Kernel[Layer]):
     """A workgroup keeps the pixels of a few rows, and the filter. Where it serves nothing else was
     measured to be faster."""
 
-    name = "patches"
+    name = "im2col"
 
     def shader(self, layer: Layer) -> str:
         return layer.variant(SHADER)

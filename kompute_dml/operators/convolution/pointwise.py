@@ -16,7 +16,7 @@ from . import packing
 from .layer import Layer
 from .packed_filter import CAREFUL, filter_in_order
 
-SHADER = "convolution_points_coopmat"
+SHADER = "convolution_pointwise_coopmat"
 _FRAGMENT, _CHUNK, _STRIP = 16, 32, 64
 """Pixels of a tile, and channels and columns that are packed together."""
 _CHUNKS, _PAIRS = 8, 16
@@ -49,7 +49,7 @@ class Pointwise(Kernel[Layer]):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        return f"points-{self.tile}"
+        return f"pointwise-{self.tile}"
 
     def shader(self, layer: Layer) -> str:
         return layer.variant(f"{SHADER}.{self.tile}")

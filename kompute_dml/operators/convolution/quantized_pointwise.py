@@ -12,7 +12,7 @@ from ..base import OperatorDesc
 if TYPE_CHECKING:
     from ...desc import TensorDesc
 
-SHADER = "convolution_quantized_points"
+SHADER = "convolution_quantized_pointwise"
 _ROWS, _COLUMNS, _INVOCATIONS = 8, 16, 256
 """Images and channels of a workgroup."""
 MOST = 4096

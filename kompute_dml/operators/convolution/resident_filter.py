@@ -15,7 +15,7 @@ from . import packing
 from .layer import Layer
 from .problem import Problem
 
-SHADER = "convolution_kept_coopmat"
+SHADER = "convolution_resident_coopmat"
 _FRAGMENT = 16
 """Rows, columns and K of a product."""
 _LOADS = 8
@@ -58,7 +58,7 @@ class ResidentFilter(Kernel[Layer]):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        return f"kept-{self.variant}"
+        return f"resident-{self.variant}"
 
     def shader(self, layer: Layer) -> str:
         return layer.variant(f"{SHADER}.{self.variant}")

@@ -51,7 +51,7 @@ class TapByTap(Kernel[Layer]):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        return f"slices-{self.tile}"
+        return f"taps-{self.tile}"
 
     def shader(self, layer: Layer) -> str:
         return f"{SHADER}.{self.tile}"

@@ -51,7 +51,7 @@ const uint SUBGROUPS = TILE_subgroups;
 const uint COLUMNS = 1u, FRAGMENTS = 2u;  // of a subgroup at a time
 const uint SIDEWAYS = 4u;  // subgroups that share the pixels of a fragment
 const uint STEPS = TAPS_Y * TAPS_X * VECTORS / 2u;
-#include "include/kept_filter.glsl"
+#include "include/resident_filter.glsl"
 
 const uint PIXEL = VECTORS + 1u;  // a vector of padding avoids bank conflicts
 const uint WIDTH = TILE_X + TAPS_X - 1u, HEIGHT = TILE_Y + TAPS_Y - 1u;

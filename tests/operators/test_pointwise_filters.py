@@ -16,7 +16,7 @@ from plans import shaders_of
 from test_convolution import set_traits
 from test_packed_filters import _convolved, _plan_of, _run
 
-SHADER = "convolution_points_coopmat"
+SHADER = "convolution_pointwise_coopmat"
 VARIANTS = shaders_of(pointwise.KERNELS)
 """Variants that these tests run where there are matrix units."""
 

@@ -11,8 +11,8 @@ from kompute_dml.operators.convolution import resident_filter
 from plans import shaders_of
 from test_convolution import _names, _plan, set_traits
 
-PATCHES, KEPT = "convolution_patches_coopmat", "convolution_kept_coopmat"
-VARIANTS = {PATCHES, *shaders_of(resident_filter.KERNELS)}
+IM2COL, RESIDENT = "convolution_im2col_coopmat", "convolution_resident_coopmat"
+VARIANTS = {IM2COL, *shaders_of(resident_filter.KERNELS)}
 """Variants that these tests run where there are matrix units."""
 
 
@@ -21,11 +21,11 @@ def _last(t: dml.Tensor) -> dml.Tensor:
 
 
 @pytest.mark.parametrize(("x", "w", "stride", "kernel"), [
-    ((32, 3, 224, 224), (64, 3, 7, 7), 2, PATCHES),
-    ((32, 3, 224, 224), (64, 3, 3, 3), 1, PATCHES),
-    ((32, 1, 224, 224), (32, 1, 3, 3), 2, PATCHES),
-    ((32, 256, 56, 56), (64, 256, 1, 1), 1, f"{KEPT}.c1f2"),
-    ((32, 64, 56, 56), (64, 64, 3, 3), 1, f"{KEPT}.c1f2s8"),
+    ((32, 3, 224, 224), (64, 3, 7, 7), 2, IM2COL),
+    ((32, 3, 224, 224), (64, 3, 3, 3), 1, IM2COL),
+    ((32, 1, 224, 224), (32, 1, 3, 3), 2, IM2COL),
+    ((32, 256, 56, 56), (64, 256, 1, 1), 1, f"{RESIDENT}.c1f2"),
+    ((32, 64, 56, 56), (64, 64, 3, 3), 1, f"{RESIDENT}.c1f2s8"),
 ])
 def test_which_convolutions_keep_their_filter(
     x: tuple[int, ...], w: tuple[int, ...], stride: int, kernel: str
@@ -39,16 +39,16 @@ def test_which_convolutions_keep_their_filter(
 
 def test_one_image_is_divided_into_patches_of_a_row() -> None:
     plan = _plan((1, 3, 224, 224), (64, 3, 7, 7), last=True, stride=2)
-    assert _names(plan)[-1] == PATCHES and plan.execute[-1].groups >= 112
+    assert _names(plan)[-1] == IM2COL and plan.execute[-1].groups >= 112
 
 
 @pytest.mark.parametrize(("x", "w", "stride", "padding", "shader"), [
-    ((2, 3, 21, 40), (48, 3, 7, 7), 2, 3, PATCHES),   # 8 columns of channels, and 16 of 64
-    ((3, 4, 19, 133), (80, 4, 3, 3), 1, 1, PATCHES),  # two tiles of columns, and of a row
-    ((2, 1, 30, 30), (64, 1, 5, 5), 4, 0, PATCHES),
-    ((2, 64, 13, 31), (48, 64, 3, 3), 1, 1, KEPT),
-    ((2, 256, 13, 31), (64, 256, 1, 1), 1, 0, KEPT),
-    ((2, 128, 13, 31), (64, 128, 1, 1), 2, 0, KEPT),
+    ((2, 3, 21, 40), (48, 3, 7, 7), 2, 3, IM2COL),   # 8 columns of channels, and 16 of 64
+    ((3, 4, 19, 133), (80, 4, 3, 3), 1, 1, IM2COL),  # two tiles of columns, and of a row
+    ((2, 1, 30, 30), (64, 1, 5, 5), 4, 0, IM2COL),
+    ((2, 64, 13, 31), (48, 64, 3, 3), 1, 1, RESIDENT),
+    ((2, 256, 13, 31), (64, 256, 1, 1), 1, 0, RESIDENT),
+    ((2, 128, 13, 31), (64, 128, 1, 1), 2, 0, RESIDENT),
 ])
 @pytest.mark.parametrize("last", [True, False])
 def test_kept_filters_compute_what_numpy_does(

@@ -55,7 +55,7 @@ uint group_index() {
 }
 layout(binding = 0) readonly buffer Input { float16_t x_halves[]; };
 const uint SIDEWAYS = 2u, SUBGROUPS = 4u, COLUMNS = 2u, STEPS = FILTER_ROWS * ROW_STEPS;
-#include "include/kept_filter.glsl"
+#include "include/resident_filter.glsl"
 
 shared uvec4 s_patch[PATCH_ROWS * PITCH];
 const uint PIXELS = 8u / LANES;  // in a vector
