@@ -25,13 +25,15 @@ def _without(*names: str) -> list[str]:
     return [f"--ignore=tests/engine/test_{name}.py" for name in names]
 
 
-_PLANS = ("fusion", "passes", "plan_switches", "random_expressions", "scaled_convolutions",
-          "siblings", "tuning")
+_PLANS = (
+    "conv1x1_as_gemm", "dequantize_convolution", "epilogue", "fusion", "horizontal_fusion",
+    "passes", "plan_switches", "random_expressions", "row_pitch", "scale_splitting", "tuning",
+    "view_propagation")
 # Tables, arithmetic of sizes and choices, for which devices are made up.
 _HOST = ("kernels", "layout", "measurements", "names", "sizes", "traits")
 # What makes many pipelines, and depends neither on the driver nor on kp, is left out: plans have
 # the same kernels everywhere, which the operators' tests run. So is what computes on the host.
-_ENGINE = ["tests/engine", *_without("arrays", "expression", "pointwise", "tails", *_PLANS, *_HOST)]
+_ENGINE = ["tests/engine", *_without("arrays", "expression", *_PLANS, *_HOST)]
 # Processes and the choice of devices, kernels and types are the same wherever memory is.
 _WITH_MEMORY = [*_ENGINE, *_without(
     "adapters", "clock", "dtypes", "process", "several_devices", "shader_library")]

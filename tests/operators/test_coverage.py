@@ -39,6 +39,7 @@ from kompute_dml.runtime.longs import by_longs
 from kompute_dml.runtime.shader_library import ShaderLibrary, manifest, shaders
 from layouts import PACKED
 from test_convolution import H200_MATRICES
+from test_epilogue import TAILED
 from test_matrix_multiply_kernels import (
     PAIRS,
     SHAPES,
@@ -47,7 +48,6 @@ from test_matrix_multiply_kernels import (
     plans_of,
     variants_tested,
 )
-from test_tails import TAILED
 
 _ROOT = Path(__file__).parents[2]
 _DEFINITIONS = definitions()

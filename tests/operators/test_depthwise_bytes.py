@@ -15,7 +15,7 @@ from test_packed_filters import _convolved
 
 VARIANTS = {f"{depthwise.BYTES}.{to}.{k.name}" for to in ("sums", "floats", "bytes")
             for k in depthwise.OF_BYTES}
-"""Variants that these tests and test_scaled_convolutions.py run on every device."""
+"""Variants that these tests and test_dequantize_convolution.py run on every device."""
 BLOCKS = [k.name for k in depthwise.OF_BYTES]
 
 WINDOWS: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
