@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,12 @@ from ..layout import broadcast_sizes, pad_left
 from ..operators.matrix_multiply.bfloat16 import NarrowGemmDesc
 from ..operators.matrix_multiply.float_kernels import multiplies_bfloat16
 from ..operators.matrix_multiply.gemm import GemmOperatorDesc
+from ..operators.matrix_multiply.grouped import (
+    GroupedGemmDesc,
+    GroupRowsDesc,
+    tile_count,
+    tile_rows,
+)
 from ..operators.matrix_multiply.integer import MatrixMultiplyIntegerOperatorDesc
 from ..operators.matrix_multiply.quantized import QuantizedLinearMatrixMultiplyOperatorDesc
 from ..operators.matrix_multiply.to_float import MatrixMultiplyIntegerToFloatOperatorDesc
@@ -77,6 +83,50 @@ def gemm_of_bfloat16(
         "b_tensor": b.broadcast_to(*leading, *b.sizes[-2:]),
         "c_tensor": None if c is None else _broadcast(name, "c", c, sizes), "output_tensor": y},
         trans_a=0, trans_b=0, alpha=alpha, beta=beta, fused_activation=None)
+    return y
+
+
+class RowTiles(NamedTuple):
+    """Rows in tiles of one group each."""
+
+    groups: Tensor
+    """The group of each tile, and how many tiles have rows."""
+    rows: Tensor
+    """The row at each place."""
+    places: Tensor
+    """The place of each row, 0 for one that has no group."""
+    each: int
+    """The rows of a tile."""
+
+
+def rows_in_tiles(indices: Tensor, groups: int, filler: int = 0) -> RowTiles:
+    """Tiles of rows whose groups are ``indices``, of 32 bits. ``filler`` is at places without
+    a row."""
+    device = device_of(indices)
+    runs_on = device.device if isinstance(device, Tracer) else device
+    (count,) = indices.sizes
+    each = tile_rows(runs_on.target.traits, count, groups)
+    tiles = tile_count(count, groups, each)
+    of_tiles, rows, places = (device.empty((n,), DataType.UINT32)
+                              for n in (tiles + 1, tiles * each, count))
+    run(GroupRowsDesc, device, {
+        "input_tensor": indices, "output_count_tensor": of_tiles,
+        "output_coordinates_tensor": rows, "output_places_tensor": places},
+        groups=groups, each=each, per=1, filler=filler)
+    return RowTiles(of_tiles, rows, places, each)
+
+
+def gemm_of_tiles(a: Tensor, b: Tensor, tiles: RowTiles) -> Tensor | None:
+    """Tiles of rows by the matrix of each one's group, of {groups, K, N}. UINT16 is BFLOAT16; None
+    on a device without matrix units for it."""
+    device = device_of(a, b)
+    runs_on = device.device if isinstance(device, Tracer) else device
+    if a.data_type is DataType.UINT16 and not multiplies_bfloat16(runs_on.target.traits):
+        return None
+    y = device.empty((*a.sizes[:-1], b.sizes[-1]), a.data_type)
+    run(GroupedGemmDesc, device, {
+        "a_tensor": a, "b_tensor": b, "groups_tensor": tiles.groups, "output_tensor": y},
+        trans_a=0, trans_b=0, alpha=1.0, beta=1.0)
     return y
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from .. import spec
 from ..attributes import ENUMS, ReduceFunction, ScaleBias, Size2d
-from ..desc import TensorDesc, tensor_of
+from ..desc import MAX_DIMENSIONS, TensorDesc, tensor_of
 from ..dtypes import DataType
 from ..errors import UnsupportedError, expect, refuse, whole
 from ..layout import Ints
@@ -626,12 +626,13 @@ def _made(name: str, fields: list[Any], base: type, namespace: dict[str, Any] | 
 def widened(
     desc_class: type[OperatorDesc], *more: Field, name: str = "", lower: Lower | None = None,
     in_place: bool = True, fuses: type[OperatorDesc] | None = None,
-    data_types: tuple[DataType, ...] = (),
+    data_types: tuple[DataType, ...] = (), own_rules: bool = False,
 ) -> type[OperatorDesc]:
     """The descriptor class of an operator with optional fields that DirectML's does not have.
     Graphs use it. It is not in the registry. ``in_place``: it may write over inputs, if DirectML's
     operator may. ``fuses``: it fuses the activations that this one does. ``data_types``: those of
-    its tensors, if they are others than DirectML's."""
+    its tensors, if they are others than DirectML's. ``own_rules``: rules of DirectML's operator for
+    sizes do not hold."""
     key = desc_class, name, more
     if (wide := _widened.get(key)) is not None:
         return wide
@@ -645,11 +646,16 @@ def widened(
         name=f"DML_OPERATOR_{name}" if name else definition.name,
         fuses=_by_class[fuses].spec.fuses if fuses else definition.spec.fuses,
         support=tuple(row._replace(tensors={
-            field: dataclasses.replace(support, data_types=data_types or support.data_types)
+            field: dataclasses.replace(
+                support, data_types=data_types or support.data_types,
+                dimension_counts=(1, MAX_DIMENSIONS) if own_rules else support.dimension_counts)
             for field, support in row.tensors.items()}) for row in definition.spec.support))
     _by_class[wide] = dataclasses.replace(
         definition, spec=entry, desc_class=wide, lower=lower or definition.lower,
         in_place=definition.in_place and in_place)
+    if own_rules:
+        _by_class[wide] = dataclasses.replace(
+            _by_class[wide], infer=None, check=lambda desc, strict: None, same=lambda strict: ())
     _widened[key] = wide
     return wide
 

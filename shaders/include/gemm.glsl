@@ -14,6 +14,9 @@ layout(constant_id = 2) const bool HAS_C = false;
 layout(constant_id = 4) const bool SPLIT = false;
 layout(constant_id = 47) const bool ADDED_APART = false;  // another dispatch adds up, and finishes the sums
 layout(constant_id = 46) const bool C_ROWS = true;  // whether rows of C differ
+// Whether each batch has the B of a group. In the place of C are the groups' numbers, then how many batches have
+// rows. From group to group, B's elements (a blocked B's columns) are c_column apart.
+layout(constant_id = 45) const bool GROUPED = false;
 
 layout(push_constant) uniform Push {
     uint batches;
@@ -127,6 +130,14 @@ uint[4] batch_at(uint batch) {
     return batches > 1u ? walk(0u, batch) : uint[4](0u, 0u, 0u, 0u);
 }
 
+// Takes a batch to the B of its group; false where the batch has no rows.
+bool find_group(inout Tile t) {
+    if (!GROUPED) return true;
+    if (t.batch >= c_words[c_offset + batches]) return false;
+    t.at[1] = c_words[c_offset + t.batch] * c_column;
+    return true;
+}
+
 // The tile of this workgroup; false beyond the last tile. Tiles are numbered by columns within bands of
 // rows, so that workgroups that run together read the same rows and columns.
 bool find_tile(out Tile t) {
@@ -157,7 +168,7 @@ bool find_tile(out Tile t) {
     t.at = batch_at(t.batch);
     t.begin = t.part * part_k;
     t.end = min(t.begin + part_k, K);
-    return t.part < parts;
+    return t.part < parts && find_group(t);
 }
 
 // Four elements of C, which are a vector.

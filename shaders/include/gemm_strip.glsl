@@ -13,5 +13,5 @@ bool find_strip(out Tile t) {
     t.at = batch_at(t.batch);
     t.begin = SPLIT ? t.part * part_k : 0u;
     t.end = SPLIT ? min(t.begin + part_k, K) : K;
-    return t.part < parts && t.batch < batches;
+    return t.part < parts && t.batch < batches && find_group(t);
 }

@@ -118,7 +118,9 @@ uint zero_at(uint column, uint k) {
     return zero_offset * (8u / BITS) + column * zero_column + k / BLOCK * zero_block;
 }
 
-uint column_of(uint first, uint c) { return min(first + c, columns - 1u); }
+uint g_columns;  // of the groups before
+
+uint column_of(uint first, uint c) { return g_columns + min(first + c, columns - 1u); }
 
 void find(out Found f, uint first, uint v) {
     uint last = (K - 1u) / PER_WORD;  // word of a column
@@ -181,6 +183,7 @@ const bool SCALES_SUMS = false;
 void main() {
     Tile t;
     if (!find_tile(t)) return;
+    g_columns = GROUPED ? t.at[1] : 0u;
     uint lane = gl_LocalInvocationIndex % LANES;
     uint column = t.column + gl_LocalInvocationIndex / LANES * COLUMNS;
     float sums[TILE_ROWS * COLUMNS];

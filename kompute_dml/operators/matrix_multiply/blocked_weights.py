@@ -60,7 +60,11 @@ class BlockedProduct(FloatProduct):
         self.vector = 128 // self.bits
         """Elements of B in 16 bytes."""
         self.b_vectors = self.steps["b"][1] % self.vector == 0 and b.base_alignment % 16 == 0 and (
-            d.block_size * d.b_scale_tensor.sizes[1] % self.vector == 0)
+            d.block_size * d.b_scale_tensor.sizes[-1] % self.vector == 0)
+
+    @property
+    def group_step(self) -> int:
+        return self.columns
 
     @property
     def work(self) -> str:
@@ -94,9 +98,9 @@ class _Fused(Kernel[BlockedProduct]):
     def lower(self, g: BlockedProduct, p: PlanBuilder) -> None:
         d = g.desc
         zero, scales = d.b_zero_point_tensor, d.b_scale_tensor
-        push = {"scale_column": scales.strides[0], "scale_block": scales.strides[1]}
+        push = {"scale_column": scales.strides[-2], "scale_block": scales.strides[-1]}
         if zero is not None:
-            push |= {"zero_column": zero.strides[0], "zero_block": zero.strides[1]}
+            push |= {"zero_column": zero.strides[-2], "zero_block": zero.strides[-1]}
         spec = {"SIGNED": d.b_tensor.data_type.is_signed, "HAS_ZERO": zero is not None,
                 "BLOCK": d.block_size, **self.more_spec(g)}
         dispatch_product(
@@ -239,8 +243,8 @@ class _Dequantized(Kernel[BlockedProduct]):
         p.include(product.operator.lower(product, p.target), {"b_tensor": dequantized.reading()})
 
 
-KERNELS: tuple[Kernel[BlockedProduct], ...] = (
-    *map(_Rows, _HEIGHTS), *map(_Units, (1, 8, 16)), _Dequantized())
+ROWS: tuple[Kernel[BlockedProduct], ...] = tuple(map(_Rows, _HEIGHTS))
+KERNELS: tuple[Kernel[BlockedProduct], ...] = (*ROWS, *map(_Units, (1, 8, 16)), _Dequantized())
 
 
 def _lower(d: OperatorDesc, target: Target) -> Plan:

@@ -55,8 +55,8 @@ def matrix_views(p: PlanBuilder, y: MatrixView) -> dict[str, MatrixView]:
     """The matrices of a product into ``y``, by the shaders' names."""
     d, views = p.desc, {"y": y}
     for name, slot, transform in (("a", "a_tensor", d.trans_a), ("b", "b_tensor", d.trans_b),
-                                  ("c", "c_tensor", 0)):
-        t = getattr(d, slot)
+                                  ("c", "c_tensor", 0), ("groups", "groups_tensor", 0)):
+        t = getattr(d, slot, None)
         if t is not None and (name != "c" or d.beta != 0):
             views[name] = MatrixView(
                 p.read(slot), oriented(t.strides, transform), t.base_alignment,
@@ -122,7 +122,7 @@ def _can_add_apart(p: PlanBuilder, g: FloatProduct) -> bool:
     """Whether another dispatch can add up the parts of K: of one dense matrix to which at most a
     row is added. It reads vectors, so each part's sums begin with one."""
     d, (c_row, _) = p.desc, g.steps.get("c", (0, 0))
-    return (g.batches == 1 and not g.is_rounded and d.alpha == 1
+    return (g.batches == 1 and "groups" not in g.views and not g.is_rounded and d.alpha == 1
             and row_activation(d) is None and g.rows * g.columns % 4 == 0
             and (g.rows == 1 or g.steps["y"][0] == g.columns)
             and (g.columns == 1 or g.steps["y"][1] == 1)
@@ -169,13 +169,18 @@ def dispatch_product(
     for name, axes in (("a", ("row", "k")), ("b", ("k", "column")), ("c", ("row", "column")),
                        ("y", ("row", "column"))):
         push |= {f"{name}_{axis}": s for axis, s in zip(axes, g.steps.get(name, (0, 0)))}
+    beside = g.views.get("c")
+    if (groups := g.views.get("groups")) is not None:
+        beside = groups
+        push["c_column"] = g.group_step
+    grouped = {} if groups is None else {"GROUPED": True}
     one_step = bool((more_push or {}).get("batch_steps"))
     (row, column), (c_row, c_column) = g.steps["y"], g.steps.get("c", (0, 0))
     spec: dict[str, int] = {
         "TYPE": d.output_tensor.data_type.code, "HAS_C": "c" in g.views, "SPLIT": parts > 1,
         "ADDED_APART": apart,
         "C_ROWS": c_row != 0, "WALK_RANK": 2 if one_step else g.walk.words[0],
-        **launch.spec, **fused.spec,
+        **launch.spec, **fused.spec, **grouped,
     }
     vectors = {side: bool(g.vectors(side, 4)) for side in "ab"} if launch.each == 4 else {}
     whole = g.columns % 4 == 0
@@ -201,7 +206,7 @@ def dispatch_product(
         name, tiles * parts, params=[*g.walk.words, *fused.words],
         push={**push, **(more_push or {})}, spec={**spec, **(more_spec or {})},
         a=g.views["a"].operand, b=g.views["b"].operand,
-        c=g.views["c"].operand if "c" in g.views else UNUSED, y=y, partial=partial,
+        c=UNUSED if beside is None else beside.operand, y=y, partial=partial,
         arrived=arrived, **more, **({} if apart else p.read_tail()))
     if apart:
         _add_up(p, g, parts, partial, end)

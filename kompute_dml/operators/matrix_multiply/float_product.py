@@ -27,7 +27,9 @@ class MatrixView:
 
 
 class FloatProduct:
-    """The product that shaders compute: ``batches`` of ``rows`` x ``k`` by ``k`` x ``columns``."""
+    """The product that shaders compute: ``batches`` of ``rows`` x ``k`` by ``k`` x ``columns``.
+    With a view of ``groups``, which takes the place of C, B has the matrices of groups, and each
+    batch takes the one of its group."""
 
     def __init__(
         self, sizes: Ints, k: int, itemsize: int, views: Mapping[str, MatrixView],
@@ -44,7 +46,8 @@ class FloatProduct:
             name: tuple(0 if n == 1 else s for n, s in zip(
                 counts.get(name, (self.rows, self.columns)), all_strides[-2:]))
             for name, all_strides in strides.items()}
-        if math.prod(leading) > 1 and not any(s for s, n in zip(heads[1], leading) if n > 1):
+        if "groups" not in views and math.prod(leading) > 1 and not any(
+                s for s, n in zip(heads[1], leading) if n > 1):
             # All batches share B. If the rows of a batch follow those of the batch before, the
             # batches are rows of one product.
             row_steps = [(*head, self.steps[name][0] if name in strides else 0)
@@ -61,6 +64,11 @@ class FloatProduct:
     def replaced(self, k: int, **views: MatrixView) -> FloatProduct:
         """The product with copies of matrices, up to another K."""
         return FloatProduct(self.sizes, k, self.itemsize, {**self.views, **views}, self.element)
+
+    @property
+    def group_step(self) -> int:
+        """From group to group: elements of B, as the shader counts them."""
+        return self.views["b"].strides[0]
 
     def layout(self, side: str) -> tuple[int, int, int]:
         """A's stride between rows, stride along K, and number of rows. For B, columns instead of
