@@ -14,11 +14,11 @@ pytest.importorskip("onnxruntime", reason="results are compared with ONNX Runtim
 import kompute_dml as dml
 import kompute_dml.onnx_backend as backend
 from kompute_dml.graph.builder import Builder
+from kompute_dml.graph.node import Node
 from kompute_dml.layout import product
 from kompute_dml.onnx import cost, placement
 from kompute_dml.onnx.fusion import fuse
 from kompute_dml.onnx.model import read
-from kompute_dml.onnx.operators import mixture
 from kompute_dml.onnx.region import Region
 from kompute_dml.onnx.row import MICROSOFT
 from onnx_graphs import FLOAT, INT64, cpu, model, node
@@ -143,10 +143,15 @@ def test_choices_that_no_expert_has_count_for_nothing(tokens: tuple[int, ...]) -
     _compare(mix)
 
 
-def test_parts_of_the_experts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many tokens compute the experts in parts, so that their values take less memory."""
-    monkeypatch.setattr(mixture, "_MOST", 8 * _SIZE * 4)
-    _compare(_Mixture("plain", (8,)))
+def test_parts_of_the_tokens(own: dml.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a buffer does not hold is computed for some tokens at a time."""
+    mix = _Mixture("plain", (40,))
+    region = _region(mix.built(), own)
+    (wanted,) = region.run([*mix.fed.values()])
+    monkeypatch.setattr(own.runtime.engine, "max_buffer", 16 * 8 * _BEST * _SIZE * 4)
+    small = _region(mix.built(), own)
+    np.testing.assert_allclose(small.run([*mix.fed.values()])[0], wanted, rtol=1e-5, atol=1e-5)
+    assert _sorts(small, mix) == 3
 
 
 @pytest.mark.parametrize("strange", ["other weights", "another form", "a result that is read"])
@@ -162,29 +167,40 @@ def _region(built: bytes, device: dml.Device) -> Region:
     return Region(device, fuse(graph), graph.inputs, graph.outputs)
 
 
-def _multiplications(region: Region, fed: dict[str, np.ndarray]) -> int:
+def _nodes(region: Region, mix: _Mixture) -> list[Node]:
     builder = Builder(region.device)
-    region._emit(builder, [x.shape for x in fed.values()], {})
+    region._emit(builder, [x.shape for x in mix.fed.values()], {})
+    return builder.nodes
+
+
+def _sorts(region: Region, mix: _Mixture) -> int:
+    return sum(n.name == "GROUP_ROWS" for n in _nodes(region, mix))
+
+
+def _multiplications(region: Region, mix: _Mixture) -> int:
+    """Those of all tiles."""
     return sum(product(n.desc.output_tensor.sizes) * n.desc.a_tensor.sizes[-1]
-               for n in builder.nodes if n.name == "GEMM")
+               for n in _nodes(region, mix) if n.name in ("GEMM", "GROUPED_GEMM"))
 
 
+@pytest.mark.parametrize("tokens", [1, 64])
 def test_work_follows_what_is_chosen(
-    device: dml.Device, monkeypatch: pytest.MonkeyPatch
+    tokens: int, device: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A token takes as many multiplications with 32 experts as with 8, but for the router's, and
-    dispatches, too. Without the rewrite it takes those of all experts."""
-    counts, nodes = {}, {}
+    """Tokens take as many dispatches with 32 experts as with 8, and about as many multiplications,
+    but for the router's. Without the rewrite these are those of all experts."""
+    each, nodes = 3 * _SIZE * _INNER, {}
     for experts in (8, 32):
-        mix = _Mixture("plain", (1,), experts=experts)
+        mix = _Mixture("plain", (tokens,), experts=experts)
         region = _region(mix.built(), device)
-        counts[experts] = _multiplications(region, mix.fed) - _SIZE * experts
+        taken = _multiplications(region, mix) - tokens * (_SIZE * experts + _BEST * _SIZE)
+        # Tiles without rows are not computed. Each expert's last one may have one row.
+        assert tokens * _BEST * each <= taken <= 3 * tokens * _BEST * each
         nodes[experts] = len(region.plan([*mix.fed.values()])._steps)
-    each = 3 * _SIZE * _INNER
-    assert counts[8] == counts[32] == _BEST * (each + _SIZE) and nodes[8] == nodes[32]
+    assert nodes[8] == nodes[32]
     monkeypatch.setenv("KOMPUTE_DML_DISABLE_PASSES", "mixtures")
-    mix = _Mixture("plain", (1,), experts=8)
-    assert _multiplications(_region(mix.built(), device), mix.fed) == 8 * each + 8 * _SIZE
+    mix = _Mixture("plain", (tokens,), experts=8)
+    assert _multiplications(_region(mix.built(), device), mix) == tokens * 8 * (each + _SIZE)
 
 
 def test_estimates_follow_what_is_chosen(device: dml.Device) -> None:

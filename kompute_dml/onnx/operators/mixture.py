@@ -1,14 +1,13 @@
 """Experts: a sum over experts that a model spells out, see :mod:`..mixtures`.
 
-Where tokens choose fewer experts than there are, the constants of these are gathered, and each
-choice is a group of one row. Else each expert is a group of all rows, and what a token does not
-choose is multiplied by 0.
+An expert computes the tokens that choose it: these are rows of :mod:`.grouped`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,12 +15,12 @@ import numpy as np
 from ...errors import ValidationError
 from ...graph.array import BOOL, Array
 from ...graph.builder import Builder
-from ...layout import packed_strides, product
+from ...layout import product
 from ..graph import OnnxNode, OnnxValue
-from ..lowerings import Inputs, converted, emit_elementwise, given
+from ..lowerings import Inputs, converted, emit_elementwise, given, optional
 from ..row import Mapping
-from .gather import taken
-from .products import product_of, transposed
+from .grouped import MatricesInBlocks, TiledRows, sum_of_groups
+from .products import transposed
 from .quantized import in_blocks
 
 if TYPE_CHECKING:
@@ -31,9 +30,6 @@ DOMAIN = "kompute_dml"
 ROWS, LINE, MATRIX, BLOCKS = "rows", "line", "matrix", "blocks"
 """What a value of an expert is: a row for each token, one row for all, a matrix, or what only
 MatMulNBits reads."""
-_MOST = 1 << 26
-"""The most elements of a value of several experts and all tokens. Where there are more, experts are
-computed in parts."""
 Find = Callable[[OnnxNode, "Device"], Mapping]
 
 
@@ -65,23 +61,12 @@ def kind_of(shape: Sequence[int | None]) -> str:
     return (LINE, LINE, MATRIX)[len(sizes)] if len(sizes) < 3 else BLOCKS
 
 
-@dataclass
-class _Groups:
-    """Groups of rows, each of which has constants of its own."""
-
-    count: int
-    rows: Callable[[Array], Array]
-    """[tokens, columns] as [count or 1, rows of a group, columns]."""
-    constants: Callable[[Array], Array]
-    """Those of the groups, of those of all experts."""
-
-
 def _lowering(find: Find) -> Callable[[Builder, OnnxNode, Inputs], list[Array]]:
 
     def experts(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         indices, weights, read = given(inputs, 0), given(inputs, 1), node.attributes
         *leading, k = indices.shape
-        tokens, count = product(leading), read["experts"]
+        tokens = product(leading)
         shared = [given(inputs, 2 + i) for i in range(len(read["kinds"]))]
         first = 2 + len(shared)
         stacks = [given(inputs, first + i) for i in range(read["stacks"])]
@@ -89,23 +74,21 @@ def _lowering(find: Find) -> Callable[[Builder, OnnxNode, Inputs], list[Array]]:
             if not tokens or (kind == ROWS and x.shape[:-1] != tuple(leading)):
                 raise ValidationError(f"expected rows for {leading} tokens, but got "
                                       f"{list(x.shape)}")
-        rows = [builder.reshape(x, (tokens, x.shape[-1])) if kind == ROWS else x
-                for x, kind in zip(shared, read["kinds"])]
         indices, weights = (builder.reshape(x, (tokens, k)) for x in (indices, weights))
-        few = tokens * k < count
-        if few:
-            groups = _of_choices(builder, node, indices, weights)
-        else:
-            widest = max(n for s in stacks for n in s.shape[1:] or (1,))
-            groups = _of_all(builder, node, indices, weights, widest)
-        y: Array | None = None
-        for group, factors in groups:
-            each = _run(builder, find, read["steps"], group, [
-                *zip(rows, read["kinds"])], stacks)
-            each = builder.reshape(each, (tokens, k, each.shape[-1])) if few else (
-                each.transpose((1, 0, 2)))
-            y = product_of(builder, factors, each, y)
-        assert y is not None
+        if not read["certain"]:
+            indices, weights = _inside(builder, read["experts"], indices, weights)
+        by_token = [builder.reshape(x, (tokens, x.shape[-1]))
+                    for x, kind in zip(shared, read["kinds"]) if kind == ROWS]
+        others = [_one_row(builder, x, kind)
+                  for x, kind in zip(shared, read["kinds"]) if kind != ROWS]
+
+        def each(tiles: TiledRows, rows: Sequence[Array]) -> Array:
+            of_rows, of_all = iter(rows), iter(others)
+            return _run(builder, find, read["steps"], tiles, [
+                next(of_rows if kind == ROWS else of_all) for kind in read["kinds"]], stacks)
+
+        widest = max(n for s in stacks for n in s.shape[1:] or (1,))
+        y = sum_of_groups(builder, indices, weights, by_token, read["experts"], widest, each)
         y = builder.reshape(y, (*leading, y.shape[-1]))
         for other in inputs[first + len(stacks):]:
             if other is not None:
@@ -115,118 +98,105 @@ def _lowering(find: Find) -> Callable[[Builder, OnnxNode, Inputs], list[Array]]:
     return experts
 
 
-def _of_choices(
-    builder: Builder, node: OnnxNode, indices: Array, weights: Array
-) -> Iterator[tuple[_Groups, Array]]:
-    """A group for each token and each of its experts, and the weights of these."""
-    tokens, k = indices.shape
-    if not node.attributes["certain"]:
-        last = builder.constant(np.array(node.attributes["experts"] - 1, indices.dtype))
-        least = builder.constant(np.array(0, indices.dtype))
-        inside = emit_elementwise(
-            builder, "ELEMENT_WISE_MIN", [indices, last], indices.dtype, {})
-        inside = emit_elementwise(
-            builder, "ELEMENT_WISE_MAX", [inside, least], indices.dtype, {})
-        weights = _where_equal(builder, inside, indices, weights)
-        indices = inside
-    places = builder.reshape(indices, (tokens * k,))
-
-    def rows(x: Array) -> Array:
-        n = x.shape[-1]
-        x = builder.pack(x).view((tokens, k, n), (n, 0, 1))
-        return builder.reshape(x, (tokens * k, 1, n))
-
-    yield (_Groups(tokens * k, rows, lambda x: builder.pack(taken(builder, x, places, 0))),
-           builder.reshape(weights, (tokens, 1, k)))
-
-
-def _of_all(
-    builder: Builder, node: OnnxNode, indices: Array, weights: Array, widest: int
-) -> Iterator[tuple[_Groups, Array]]:
-    """Groups of all tokens, one for each expert, and each token's weights of these."""
-    (tokens, k), count = indices.shape, node.attributes["experts"]
-    numbers = builder.constant(np.arange(count, dtype=indices.dtype))
-    ones = builder.constant(np.ones((), weights.dtype)).broadcast_to((tokens, k, count))
-    hot = _where_equal(builder, builder.reshape(indices, (tokens, k, 1)), numbers, ones)
-    factors = product_of(builder, builder.reshape(weights, (tokens, 1, k)), hot)
-    each = max(1, min(count, _MOST // (tokens * widest)))
-    if any(step.op == "MatMulNBits" for step in node.attributes["steps"]):
-        each = 1  # its product reads the blocks as they are
-    for begin in range(0, count, each):
-        size = min(each, count - begin)
-
-        def constants(x: Array, begin: int = begin, size: int = size) -> Array:
-            sizes = (size, *x.shape[1:])
-            return x.view(sizes, packed_strides(sizes), begin * product(x.shape[1:]))
-
-        yield (_Groups(size, lambda x: builder.reshape(x, (1, *x.shape)), constants),
-               factors.view((tokens, 1, size), (count, count, 1), begin))
-
-
-def _where_equal(builder: Builder, a: Array, b: Array, factors: Array) -> Array:
-    """Factors, or 0 where two arrays differ."""
-    equal = emit_elementwise(builder, "ELEMENT_WISE_LOGICAL_EQUALS", [a, b], BOOL, {})
-    return emit_elementwise(builder, "ELEMENT_WISE_MULTIPLY", [
-        factors, converted(builder, equal, factors.dtype)], factors.dtype, {})
+def _inside(
+    builder: Builder, count: int, indices: Array, weights: Array
+) -> tuple[Array, Array]:
+    """Indices that some expert has. Those that none has weigh nothing."""
+    last = builder.constant(np.array(count - 1, indices.dtype))
+    least = builder.constant(np.array(0, indices.dtype))
+    inside = emit_elementwise(builder, "ELEMENT_WISE_MIN", [indices, last], indices.dtype, {})
+    inside = emit_elementwise(builder, "ELEMENT_WISE_MAX", [inside, least], indices.dtype, {})
+    equal = emit_elementwise(builder, "ELEMENT_WISE_LOGICAL_EQUALS", [inside, indices], BOOL, {})
+    return inside, emit_elementwise(builder, "ELEMENT_WISE_MULTIPLY", [
+        weights, converted(builder, equal, weights.dtype)], weights.dtype, {})
 
 
 def _run(
-    builder: Builder, find: Find, steps: Sequence[ExpertStep], groups: _Groups,
-    shared: Sequence[tuple[Array, str]], stacks: Sequence[Array],
+    builder: Builder, find: Find, steps: Sequence[ExpertStep], tiles: TiledRows,
+    shared: Sequence[Array], stacks: Sequence[Array],
 ) -> Array:
-    """[count, rows of a group, columns]: what the experts make of the rows."""
-    places = [_shared(builder, groups, x, kind) for x, kind in shared]
-    places += [groups.constants(x) for x in stacks]
-    of_stacks = range(len(shared), len(places))
+    """[tiles, rows of a tile, columns]: what the experts make of the rows."""
+    places = [*shared, *stacks]
+    stacked = {*range(len(shared), len(places))}
+    """What all experts have. A product takes its part itself."""
+
+    @functools.cache
+    def met(place: int) -> Array:
+        """What meets the rows of a tile."""
+        x = places[place]
+        is_line = place in stacked and kind_of(x.shape[1:]) == LINE
+        return _line(builder, tiles, x) if is_line else x
+
     for step in steps:
-        raw = [None if i is None else places[i] for i in step.inputs]
-        arrays = [x if x is None or i not in of_stacks else _spread(builder, x)
-                  for i, x in zip(step.inputs, raw)]
+        as_is = (1, 2, 3) if step.op == "MatMulNBits" else ()
+        arrays = [None if i is None else places[i] if n in as_is else met(i)
+                  for n, i in enumerate(step.inputs)]
+        of_all = [i in stacked for i in step.inputs]
         if step.op == "Transpose":
             y = transposed(given(arrays, 0), 1)
-        elif step.op == "MatMulNBits" and groups.count > 1:
-            y = _by_blocks(builder, step, arrays, raw)
+        elif step.op == "MatMulNBits":
+            y = _by_blocks(builder, step, tiles, arrays)
+        elif step.op in ("MatMul", "Gemm") and of_all[1]:
+            y = _by_matrices(builder, step, tiles, arrays)
         else:
-            if step.op == "MatMulNBits":
-                arrays = [arrays[0], *(None if x is None else builder.reshape(x, x.shape[1:])
-                                       for x in raw[1:5]), *arrays[5:]]
             node = step.node(arrays)
             (y,) = find(node, builder.device).build(builder, node, arrays)
+        if step.op in ("Transpose", "Cast") and of_all[0]:
+            stacked.add(len(places))
         places.append(y)
     return places[-1]
 
 
-def _shared(builder: Builder, groups: _Groups, x: Array, kind: str) -> Array:
-    if kind == ROWS:
-        return groups.rows(x)
+def _one_row(builder: Builder, x: Array, kind: str) -> Array:
+    """A constant of all experts, without dimensions in front of its row."""
     if kind == LINE and len(x.shape) > 1:
         return replace(builder.reshape(x, x.shape[-1:]),
                        host=None if x.host is None else x.host.reshape(-1))
     return x
 
 
-def _spread(builder: Builder, x: Array) -> Array:
-    """Constants of groups, as they meet rows: [group, 1, columns], or a matrix for each."""
-    sizes = x.shape[1:]
-    if kind_of(sizes) == LINE:
-        return builder.reshape(x, (x.shape[0], 1, product(sizes)))
-    return builder.reshape(x, (x.shape[0], *sizes[-2:])) if kind_of(sizes) == MATRIX else x
+def _line(builder: Builder, tiles: TiledRows, x: Array) -> Array:
+    """Each expert's row, as it meets the rows of a tile."""
+    return tiles.of_groups(builder, builder.reshape(
+        x, (x.shape[0], 1, product(x.shape[1:]))))
 
 
-def _by_blocks(
-    builder: Builder, step: ExpertStep, arrays: Inputs, raw: Inputs
-) -> Array:
-    """MatMulNBits of several groups."""
+def _by_matrices(builder: Builder, step: ExpertStep, tiles: TiledRows, arrays: Inputs) -> Array:
+    """MatMul, or Gemm."""
+    read = dict(step.attributes).get
+    b = given(arrays, 1)
+    b = builder.reshape(b, (b.shape[0], *b.shape[-2:]))
+    y = tiles.product(builder, given(arrays, 0), transposed(b, read("transB", 0)))
+    c = optional(arrays, 2)
+    for x, factor in ((y, read("alpha", 1.0)), (c, read("beta", 1.0))):
+        if x is None or factor == 1:
+            continue
+        scaled = emit_elementwise(builder, "ELEMENT_WISE_MULTIPLY", [
+            x, builder.constant(np.array(factor, x.dtype))], x.dtype, {})
+        y, c = (scaled, c) if x is y else (y, scaled)
+    return y if c is None else emit_elementwise(
+        builder, "ELEMENT_WISE_ADD", [y, c], y.dtype, {})
+
+
+def _by_blocks(builder: Builder, step: ExpertStep, tiles: TiledRows, arrays: Inputs) -> Array:
+    """MatMulNBits."""
     read, a = dict(step.attributes), given(arrays, 0)
     block, columns, depth = read["block_size"], read["N"], read["K"]
-    b, scales = given(raw, 1), given(raw, 2)
-    count = b.shape[0]
-    weights = in_blocks(
-        builder, a.dtype, b, scales, raw[3] if len(raw) > 3 else None,
-        (count * columns, -(-depth // block), block), read.get("bits", 4))
-    width = weights.shape[1]
-    return product_of(builder, a, weights.view((count, depth, columns), (
-        columns * width, 1, width)), arrays[5] if len(arrays) > 5 else None)
+    b, scales, zeros = given(arrays, 1), given(arrays, 2), optional(arrays, 3)
+    count, blocks, bits = b.shape[0], -(-depth // block), read.get("bits", 4)
+    if zeros is None or zeros.dtype == np.uint8:
+        y = tiles.product(builder, a, MatricesInBlocks(
+            builder.pack(b), builder.pack(scales), None if zeros is None else builder.pack(zeros),
+            bits, (count, columns, blocks, block)))
+    else:
+        weights = in_blocks(
+            builder, a.dtype, b, scales, zeros, (count * columns, blocks, block), bits)
+        width = weights.shape[1]
+        y = tiles.product(builder, a, weights.view(
+            (count, depth, columns), (columns * width, 1, width)))
+    bias = optional(arrays, 5)
+    return y if bias is None else emit_elementwise(
+        builder, "ELEMENT_WISE_ADD", [y, bias], y.dtype, {})
 
 
 def multiplications(node: OnnxNode, tokens: float) -> float:
@@ -238,11 +208,10 @@ def multiplications(node: OnnxNode, tokens: float) -> float:
 
 
 def _repetition(node: OnnxNode) -> float:
-    """The part of the experts that is computed."""
-    indices, count = node.input(0), node.attributes["experts"]
-    if indices is None or not indices.shape or None in indices.shape:
-        return 1.0
-    return min(1.0, product([n or 1 for n in indices.shape]) / count)
+    """The part of the experts that a token chooses."""
+    indices = node.input(0)
+    chosen = None if indices is None or not indices.shape else indices.shape[-1]
+    return 1.0 if chosen is None else min(1.0, chosen / node.attributes["experts"])
 
 
 def rows(find: Find) -> tuple[Mapping, ...]:

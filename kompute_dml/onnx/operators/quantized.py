@@ -31,10 +31,14 @@ class _Nibbles(Array):
                           guaranteed_base_offset_alignment=packed.base_alignment)
 
 
+def nibbles(x: Array) -> Array:
+    """Bytes as twice as many elements, for sizes and strides that count these."""
+    return _Nibbles(x.dtype, x.shape, x.strides, x.storage)
+
+
 def _quantized(x: Array, bits: int, sizes: Sequence[int], pitch: int) -> Seen:
     """Rows of ``bits``-bit elements that are ``pitch`` bytes apart."""
-    seen = x if bits == 8 else _Nibbles(x.dtype, x.shape, x.strides, x.storage)
-    return seen, sizes, (pitch * 8 // bits, 1)
+    return x if bits == 8 else nibbles(x), sizes, (pitch * 8 // bits, 1)
 
 
 def blocked_weights(node: OnnxNode) -> str | None:

@@ -1,0 +1,174 @@
+"""Rows in tiles of one group each, and their products by the matrices of the groups, see
+:mod:`kompute_dml.operators.matrix_multiply.grouped`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...graph.array import Array
+from ...graph.builder import Builder
+from ...operators.matrix_multiply.grouped import (
+    GroupedGemmDesc,
+    GroupRowsDesc,
+    tile_count,
+    tile_rows,
+)
+from ..lowerings import Seen, seen
+from .gather import taken
+from .movement import joined
+from .products import product_of
+from .quantized import nibbles
+
+_NUMBERS = np.dtype("uint32")
+
+
+@dataclass(frozen=True)
+class MatricesInBlocks:
+    """Matrices in blocks along K, of 4 or 8 bits: [groups, columns, K]."""
+
+    values: Array
+    """Packed bytes."""
+    scales: Array
+    """[groups, columns, blocks]"""
+    zeros: Array | None
+    bits: int
+    sizes: tuple[int, int, int, int]
+    """Groups, columns, blocks and elements of a block."""
+    parts: int = 1
+    """Columns take turns between so many matrices, of which this is ..."""
+    part: int = 0
+
+    def seen(self) -> tuple[Seen, Seen, Seen | None]:
+        """Elements as [groups, K, columns], scales and zero points."""
+        groups, columns, blocks, block = self.sizes
+        width, own = blocks * block, columns // self.parts
+        wide = -(-blocks * self.bits // 8) * 8 // self.bits
+
+        def elements(x: Array, pitch: int) -> tuple[Array, tuple[int, int, int]]:
+            """With the strides of groups, columns and elements."""
+            begin = self.part * pitch * self.bits // 8
+            x = x.view((x.size - begin,), (1,), begin)
+            return nibbles(x) if self.bits == 4 else x, (
+                columns * pitch, self.parts * pitch, 1)
+
+        b, (group, column, _) = elements(self.values, width)
+        scales = self.scales.view(
+            (groups, own, blocks), (columns * blocks, self.parts * blocks, 1), self.part * blocks)
+        zeros = None
+        if self.zeros is not None:
+            x, strides = elements(self.zeros, wide)
+            zeros = x, (groups, own, blocks), strides
+        return (b, (groups, width, own), (group, 1, column)), seen(scales), zeros
+
+
+@dataclass(frozen=True)
+class TiledRows:
+    """Rows that were sorted into tiles."""
+
+    groups: Array
+    """That of each tile, and how many tiles have rows."""
+    rows: Array
+    """The row at each place."""
+    places: Array
+    """The place of each row."""
+    each: int
+    """The rows of a tile."""
+
+    @property
+    def count(self) -> int:
+        return self.groups.shape[0] - 1
+
+    def of_rows(self, builder: Builder, x: Array) -> Array:
+        """[rows, columns] as [tiles, rows of a tile, columns]."""
+        y = taken(builder, x, self.rows, 0)
+        return builder.reshape(y, (self.count, self.each, x.shape[-1]))
+
+    def of_groups(self, builder: Builder, x: Array) -> Array:
+        """What each tile's group has, of [groups, ...]."""
+        return builder.pack(taken(builder, x, self.groups.view((self.count,), (1,)), 0))
+
+    def rows_back(self, builder: Builder, y: Array) -> Array:
+        """[tiles, rows of a tile, columns] in the order of the rows."""
+        x = builder.reshape(y, (self.count * self.each, y.shape[-1]))
+        return taken(builder, x, self.places, 0)
+
+    def product(self, builder: Builder, a: Array, b: Array | MatricesInBlocks) -> Array:
+        """Each tile's rows by the matrix of its group, of [groups, K, columns]."""
+        a = builder.pack(a)
+        scales = zeros = None
+        block = None
+        if isinstance(b, MatricesInBlocks):
+            matrices, scales, zeros = b.seen()
+            array, (groups, _, columns), strides = matrices
+            matrices, block = (array, (groups, a.shape[-1], columns), strides), b.sizes[-1]
+        else:
+            matrices = seen(b)
+        y = builder.new((self.count, self.each, matrices[1][-1]), a.dtype)
+        if y.storage is not None:
+            builder.emit_own(GroupedGemmDesc, {
+                "a_tensor": seen(a), "b_tensor": matrices, "b_scale_tensor": scales,
+                "b_zero_point_tensor": zeros, "groups_tensor": seen(self.groups),
+                "output_tensor": seen(y)}, block_size=block, trans_a=0, trans_b=0, alpha=1.0,
+                beta=1.0)
+        return y
+
+
+def sum_of_groups(
+    builder: Builder, indices: Array, weights: Array, rows: Sequence[Array], groups: int,
+    widest: int, each: Callable[[TiledRows, Sequence[Array]], Array],
+) -> Array:
+    """The sum of what ``each`` makes of the tiles' ``rows``, for all of a row's [rows, k] groups
+    and weights. ``widest`` are the most columns that it makes. What a buffer does not hold is
+    computed in parts."""
+    count, k = indices.shape
+    widest = max(widest, *(x.shape[-1] for x in rows))
+    # Tiles have at most eight times as many places as rows.
+    most = max(1, builder.device.runtime.engine.max_buffer // (
+        8 * k * widest * weights.dtype.itemsize))
+    if most < count:
+        sums = []
+        for begin in range(0, count, most):
+            chosen, shares, *parts = (
+                _part(x, begin, min(begin + most, count)) for x in (indices, weights, *rows))
+            sums.append(sum_of_groups(builder, chosen, shares, parts, groups, widest, each))
+        return joined(builder, sums, 0)
+    tiles = _tiles(builder, indices, groups)
+    y = tiles.rows_back(builder, each(tiles, [tiles.of_rows(builder, x) for x in rows]))
+    return builder.reshape(product_of(
+        builder, builder.reshape(weights, (count, 1, k)),
+        builder.reshape(y, (count, k, y.shape[-1]))), (count, y.shape[-1]))
+
+
+def _part(x: Array, begin: int, end: int) -> Array:
+    return x.view((end - begin, *x.shape[1:]), x.strides, begin * x.strides[0])
+
+
+def _tiles(builder: Builder, indices: Array, groups: int) -> TiledRows:
+    """The rows of [rows, k] indices, each of which counts once for each of its groups."""
+    rows, k = indices.shape
+    count, traits = rows * k, builder.device.target.traits
+    each = tile_rows(traits, count, groups)
+    tiles = tile_count(count, groups, each)
+    listed = builder.reshape(indices, (count,))
+    found = TiledRows(builder.new((tiles + 1,), _NUMBERS), builder.new((tiles * each,), _NUMBERS),
+                  builder.new((count,), _NUMBERS), each)
+    if found.groups.storage is not None:
+        builder.emit_own(GroupRowsDesc, {
+            "input_tensor": seen(listed), "output_count_tensor": seen(found.groups),
+            "output_coordinates_tensor": seen(found.rows),
+            "output_places_tensor": seen(found.places)}, groups=groups, each=each, per=k,
+            filler=0)
+    return found
+
+
+def parted(b: Array | MatricesInBlocks, parts: int, part: int) -> Array | MatricesInBlocks:
+    """The columns of one part of [groups, columns, K], which take turns, as a product reads them:
+    [groups, K, columns]."""
+    if isinstance(b, MatricesInBlocks):
+        return replace(b, parts=parts, part=part)
+    groups, columns, depth = b.shape
+    return b.view((groups, depth, columns // parts), (columns * depth, 1, parts * depth),
+                  part * depth)
