@@ -7,6 +7,7 @@ not registered it with another.
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -60,9 +61,9 @@ def _continued(model: Any) -> list[list[int]]:
     return _written(generator)
 
 
-def _rewound(model: Any) -> list[list[int]]:
+def _rewound(model: Any, **search: Any) -> list[list[int]]:
     """The same prefix with other tokens after it, and again from the start."""
-    generator = _generator(model)
+    generator = _generator(model, **search)
     generator.append_tokens([3, 5, 7, 9])
     _go_on(generator, 6)
     before = _written(generator)
@@ -77,6 +78,35 @@ def _rewound(model: Any) -> list[list[int]]:
     return [*before, *after]
 
 
+_LENGTHS = [[3, 5, 7, 9, 11], [0, 0, 0, 2, 4], [0, 6, 8, 10, 12]]
+"""Texts of several lengths, which padding begins."""
+
+
+def _rewound_batch(model: Any, **search: Any) -> list[list[int]]:
+    """Texts of several lengths, whose last tokens are taken back and written again."""
+    generator = _generator(model, batch_size=len(_LENGTHS), **search)
+    generator.append_tokens(np.array(_LENGTHS, np.int32))
+    _go_on(generator, 6)
+    before = _written(generator, len(_LENGTHS))
+    generator.rewind_to(0)
+    generator.append_tokens(np.array(_LENGTHS[::-1], np.int32))
+    _go_on(generator, 6)
+    return [*before, *_written(generator, len(_LENGTHS))]
+
+
+def _logits(model: Any) -> list[list[float]]:
+    """Those of texts of several lengths, after each token and once they were taken back."""
+    generator = _generator(model, batch_size=len(_LENGTHS))
+    found = []
+    for _ in range(2):
+        generator.append_tokens(np.array(_LENGTHS, np.int32))
+        for _ in range(4):
+            found.append(np.asarray(generator.get_logits()).reshape(-1).tolist())
+            generator.generate_next_token()
+        generator.rewind_to(0)
+    return found
+
+
 RUNS: dict[str, Callable[[Any], list[list[int]]]] = {
     "greedy": _search([[3, 5, 7]]),
     "greedy, a batch": _search([[3, 5, 7], [2, 4, 6]]),
@@ -88,6 +118,11 @@ RUNS: dict[str, Callable[[Any], list[list[int]]]] = {
     "growing caches": _search([[3, 5, 7]], past_present_share_buffer=False),
     "append_tokens": _continued,
     "rewind_to": _rewound,
+    "several lengths": _search(_LENGTHS),
+    "several lengths, rewind_to": _rewound_batch,
+    "several lengths, beams": _search(_LENGTHS, num_beams=2, past_present_share_buffer=False),
+    "growing caches, rewind_to": functools.partial(_rewound, past_present_share_buffer=False),
+    "growing caches, several lengths": _search(_LENGTHS, past_present_share_buffer=False),
 }
 
 
@@ -159,11 +194,13 @@ def _shown(*, placed: bool) -> Callable[[Any], list[list[int]]]:
 def _others(folder: Path) -> dict[str, tuple[Path, Callable[[Any], list[list[int]]]]]:
     """Runs of other models, which are not captured."""
     return {"adapters": (folder / "adapted", _adapted(folder / "adapted")),
+            "long texts": (folder / "long", _search([[3, 5, 7]])),
+            "long texts, rewind_to": (folder / "long", _rewound),
             "whisper": (folder / "whisper", _heard()),
             "whisper, beams": (folder / "whisper", _heard(num_beams=3))}
 
 
-APART = ("growing caches", "beams", "beams, a batch")
+APART = tuple(name for name in RUNS if "growing" in name or "beams" in name)
 """Runs with past and present caches in two places, of which onnxruntime-genai captures none."""
 
 
@@ -231,6 +268,7 @@ def main(folder: Path) -> dict[str, Any]:
                     for name, run in RUNS.items()}
     made["runs"] |= {name: {where: run(model) for where, model in made_of.items()}
                      for name, (made_of, run) in others.items()}
+    made["logits"] = {where: _logits(model) for where, model in models.items()}
     made["captured, caches apart"] = _refusal(lambda: RUNS[APART[0]](models["captured"]))
     made["copies"] = {where: _copied(models[where]) for where in ("captured", "not captured")}
     made["after it"] = _refusal(kompute.devices)

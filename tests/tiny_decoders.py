@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from made_models import FLOAT, INT64, model, node
 
@@ -63,13 +63,14 @@ class _Graph:
 
 def language_model(
     folder: Path, *, shares: bool, masks: bool = False, adapts: bool = False, embeds: bool = True,
-    placed: bool = False, seed: int = 0, layers: int = 2,
+    placed: bool = False, short: int = 0, seed: int = 0, layers: int = 2,
 ) -> Path:
     """A decoder and its tokenizer. ``shares``: its caches may be as long as they may grow, as those
     of onnxruntime-genai's builder; else they grow, as those of optimum's exports, where inputs may
     be a mask of tokens (``masks``) and their positions. ``adapts``: the first layer adds a product
     with :data:`ADAPTED`, inputs that are 0 where nobody gives them. Unless it ``embeds`` tokens, an
-    input has their embeddings. ``placed``: each token has a time, a height and a width."""
+    input has their embeddings. ``placed``: each token has a time, a height and a width. ``short``:
+    texts of more tokens have other angles."""
     g = _Graph(seed)
     x = g.embedded() if embeds else "inputs_embeds"
     if shares:
@@ -83,8 +84,15 @@ def language_model(
         g.add("Cast", "mask.length", "total", to=_INT32)
         steps = 1000.0 ** -(np.arange(0, SIZE, 2) / SIZE)
         angles = np.outer(np.arange(POSITIONS), steps).astype(np.float32)
-        g.constant("cos", np.cos(angles))
-        g.constant("sin", np.sin(angles))
+        if short:
+            g.add("Greater", f"mask.length {g.constant('short', np.int64(short))}", "is.long")
+            g.nodes.append(helper.make_node(
+                "If", ["is.long"], ["cos", "sin"], then_branch=_constants(
+                    "long", np.cos(angles / 4), np.sin(angles / 4)),
+                else_branch=_constants("short", np.cos(angles[:short]), np.sin(angles[:short]))))
+        else:
+            g.constant("cos", np.cos(angles))
+            g.constant("sin", np.sin(angles))
     if masks:
         g.add("Cast", "attention_mask", "mask.bool", to=9)
         g.add("Unsqueeze", f"mask.bool {g.constant('middle', np.int64([1, 2]))}", "mask.row")
@@ -134,6 +142,15 @@ def language_model(
     _genai_config(folder, layers)
     write_tokenizer(folder)
     return folder
+
+
+def _constants(name: str, *values: np.ndarray) -> onnx.GraphProto:
+    """A graph that has them as outputs, as onnxruntime-genai's builder writes it."""
+    nodes = [helper.make_node("Constant", [], [f"{name}.{i}"], value=numpy_helper.from_array(x))
+             for i, x in enumerate(values)]
+    return helper.make_graph(nodes, name, [], [
+        helper.make_tensor_value_info(f"{name}.{i}", FLOAT, x.shape)
+        for i, x in enumerate(values)])
 
 
 def _caches(prefix: str, layers: int, heads: int, length: str) -> list[Info]:

@@ -20,6 +20,7 @@ from .operators import (
     activations,
     attention,
     attention_parts,
+    branches,
     convolution,
     diagonals,
     double_bits,
@@ -61,7 +62,7 @@ FAMILIES = (
     quantization, quantized, reduction, normalization, pooling, resize, sampling, convolution,
     shared_caches, attention, attention_parts, projected_attention, grouped_attention, rotary,
     linear_attention, recurrent, random, fourier, einsum, experts, gated, losses, microsoft,
-    legacy)
+    legacy, branches)
 """Of several rows of an operator, the first that serves a node is taken."""
 TABLE = (*[row for family in FAMILIES for row in family.ROWS],
          *mixture.rows(lambda node, device: find(node, device)))

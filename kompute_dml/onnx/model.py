@@ -13,6 +13,7 @@ import onnx.shape_inference
 from ..errors import UnsupportedError, ValidationError
 from .bfloat16 import STORED, widened
 from .graph import BFLOAT16, DTYPES, OnnxGraph, OnnxNode, OnnxValue, number_type
+from .operators import branches
 
 _BFLOAT16_OF_ONNX = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(BFLOAT16))
 NUMPYS_BFLOAT16 = _BFLOAT16_OF_ONNX if _BFLOAT16_OF_ONNX.name == "bfloat16" else STORED
@@ -105,9 +106,29 @@ def read(model: onnx.ModelProto) -> OnnxGraph:
         else:
             numbers = {k: _numbers(v) if isinstance(v, np.ndarray) else v
                        for k, v in attributes.items()}
-            nodes.append(_node(proto, numbers, opsets, values))
+            node = _node(proto, numbers, opsets, values)
+            if node.label == "If":
+                taken, other = (_constants_of(numbers[name], f"{proto.output[0]}.{name}", values)
+                                for name in branches.NAMES)
+                if taken and other:
+                    node = branches.with_constants(node, taken, other)
+            nodes.append(node)
     inputs = [values[i.name] for i in graph.input if values[i.name].constant is None]
     return OnnxGraph(nodes, inputs, [values[o.name] for o in graph.output])
+
+
+def _constants_of(
+    branch: onnx.GraphProto, prefix: str, values: dict[str, OnnxValue]
+) -> list[OnnxValue]:
+    """The outputs of a branch if they are constants, which get names of their own; else none."""
+    tensors = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in branch.initializer}
+    tensors |= {node.output[0]: _constant({a.name: _attribute(a) for a in node.attribute})
+                for node in branch.node if node.op_type == "Constant" and not node.domain}
+    if any(output.name not in tensors for output in branch.output):
+        return []
+    for output in branch.output:
+        _set_constant(values, f"{prefix}.{output.name}", tensors[output.name])
+    return [values[f"{prefix}.{output.name}"] for output in branch.output]
 
 
 def _set_constant(values: dict[str, OnnxValue], name: str, array: np.ndarray) -> None:

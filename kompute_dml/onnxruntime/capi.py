@@ -215,6 +215,10 @@ _ORT = {
     "Node_GetOperatorType": (350, _TEXT),
     "Node_GetDomain": (351, _TEXT),
     "Node_GetSinceVersion": (352, _STATUS + "(const void *, int *)"),
+    "Node_GetNumSubgraphs": (365, _COUNT),
+    "Node_GetSubgraphs": (
+        366, _STATUS + "(const void *, const void **, size_t, const char **)"
+    ),
     "OpAttr_GetTensorAttributeAsOrtValue": (362, _STATUS + "(const void *, void **)"),
     "OpAttr_GetType": (363, _STATUS + "(const void *, int *)"),
     "OpAttr_GetName": (364, _TEXT),

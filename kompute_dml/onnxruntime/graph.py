@@ -8,6 +8,7 @@ import numpy as np
 
 from ..errors import UnsupportedError, ValidationError
 from ..onnx.graph import BFLOAT16, OnnxGraph, OnnxNode, OnnxValue, number_type
+from ..onnx.operators import branches
 from .capi import Api, CData, ffi
 from .replaced import Replaced
 
@@ -63,9 +64,12 @@ class GraphReader:
         number = api.get(api.Node_GetId, "size_t", handle)
         node = self._known_nodes.get(number)
         if node is None:
-            node = self._new_node(handle)
+            node = self._with_constants(self._new_node(handle), handle)
         elif any(v is not None and v.constant is not None for v in node.inputs):
-            for value, ort_value in zip(node.inputs, api.items("Node_Inputs", handle)):
+            held = api.items("Node_Inputs", handle)
+            if node.label == "If":
+                held += [x for branch in self._branches(handle) for x in branch]
+            for value, ort_value in zip(node.inputs, held):
                 if value is not None and value.constant is not None:
                     self._read_constant(value, ort_value)  # the last one's memory may be gone
         self._nodes[number] = node
@@ -87,6 +91,34 @@ class GraphReader:
             ),
             name=api.text(api.Node_GetName, handle),
         )
+
+    def _with_constants(self, node: OnnxNode, handle: CData) -> OnnxNode:
+        """The node with the constants of its branches, if it is an If of such."""
+        if node.label != "If":
+            return node
+        found: list[list[OnnxValue]] = []
+        for name, branch in zip(branches.NAMES, self._branches(handle)):
+            found.append([])
+            for place, x in enumerate(branch):
+                code, _ = self._type(x)
+                value = OnnxValue(f"{node.name}.{name}.{place}", number_type(code),
+                                  is_bfloat16=code == BFLOAT16)
+                if not self._api.get(self._api.ValueInfo_IsConstantInitializer, "bool", x) or not (
+                        self._read_constant(value, x)):
+                    return node
+                assert value.constant is not None
+                value.shape = value.constant.shape
+                found[-1].append(value)
+        return branches.with_constants(node, *found) if len(found) == 2 else node
+
+    def _branches(self, handle: CData) -> list[list[Any]]:
+        """The outputs of each branch of an If, in the order of :data:`.branches.NAMES`."""
+        api = self._api
+        count = api.get(api.Node_GetNumSubgraphs, "size_t", handle)
+        graphs, names = ffi.new("const void *[]", count), ffi.new("const char *[]", count)
+        api.check(api.Node_GetSubgraphs(handle, graphs, count, names))
+        by_name = {ffi.string(name).decode(): graph for name, graph in zip(names, graphs)}
+        return [api.items("Graph_Outputs", by_name[name]) for name in branches.NAMES]
 
     def _value(self, handle: CData) -> OnnxValue | None:
         if handle not in self._known:

@@ -26,9 +26,12 @@ from onnx_graphs import needs_provider  # noqa: E402
 pytestmark = needs_provider
 _TESTS = Path(__file__).parents[1]
 _RUNS = ("greedy", "greedy, a batch", "top-k", "top-k, a batch", "beams", "beams, a batch",
-         "growing caches", "append_tokens", "rewind_to", "adapters", "whisper", "whisper, beams",
-         "images", "images with places")
-_APART = ("growing caches", "beams", "beams, a batch", "adapters", "whisper", "whisper, beams")
+         "growing caches", "append_tokens", "rewind_to", "several lengths",
+         "several lengths, rewind_to", "several lengths, beams", "growing caches, rewind_to",
+         "growing caches, several lengths", "adapters", "long texts",
+         "long texts, rewind_to", "whisper", "whisper, beams", "images", "images with places")
+_APART = ("adapters", "whisper", *(run for run in _RUNS if any(
+    word in run for word in ("growing", "beams", "long texts"))))
 """Of which onnxruntime-genai captures none, and models that the runs do not capture."""
 
 
@@ -54,6 +57,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
     for name in ("images", "placed"):
         (folder / name).mkdir()
         tiny_decoders.genai_vision(folder / name, placed=name == "placed")
+    (folder / "long").mkdir()
+    tiny_decoders.language_model(folder / "long", shares=True, short=8)
     (folder / "adapted").mkdir()
     tiny_decoders.language_model(folder / "adapted", shares=True, adapts=True)
     for seed, name in enumerate("ab"):
@@ -74,6 +79,12 @@ def test_tokens_are_those_of_the_cpu(found: Any, run: str, where: str) -> None:
     expected = found["runs"][run]["cpu"]
     assert found["runs"][run][where] == expected
     assert all(len({*text}) > 4 for text in expected)  # not one word again and again
+
+
+@pytest.mark.parametrize("where", ["captured", "not captured"])
+def test_logits_are_those_of_the_cpu(found: Any, where: str) -> None:
+    np.testing.assert_allclose(
+        found["logits"][where], found["logits"]["cpu"], rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("run", ["adapters", "whisper", "images", "images with places"])

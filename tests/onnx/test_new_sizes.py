@@ -267,7 +267,7 @@ _MOST_AHEAD = 24
 _GPUS = ("h200", "no_matrix_units", *EMULATED)
 """Devices that this one plans for: an H200 with its matrix units, another GPU that has all features
 but these, and typical ones of each class with the features of this device."""
-_BY_VALUES = [("", op) for op in _words("Compress ConstantOfShape NonZero Range")]
+_BY_VALUES = [("", op) for op in _words("Compress ConstantOfShape If NonZero Range")]
 """Values, not the sizes of inputs, tell their sizes."""
 _BY_ATTRIBUTES = [("", op) for op in _words("RandomNormal RandomUniform")]
 """Attributes tell their sizes, so these are the same in all runs."""

@@ -98,7 +98,6 @@ QuantizeLinear QuickGelu RotaryEmbedding SkipLayerNormalization SkipSimplifiedLa
 """
 WITHOUT_ROW_THERE = {
     **dict.fromkeys(("Shape", "Size"), "the host knows sizes while it plans"),
-    "If": "control flow is ONNX Runtime's; the nodes of its branches are claimed",
     **dict.fromkeys(("MemcpyFromHost", "MemcpyToHost"), "ONNX Runtime's own, not a model's"),
     **dict.fromkeys(("OptionalGetElement", "OptionalHasElement", "ConcatFromSequence",
                      *(f"Sequence{kind}" for kind in (
