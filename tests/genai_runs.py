@@ -100,7 +100,7 @@ def _logits(model: Any) -> list[list[float]]:
     found = []
     for _ in range(2):
         generator.append_tokens(np.array(_LENGTHS, np.int32))
-        for _ in range(4):
+        for _ in range(6):
             found.append(np.asarray(generator.get_logits()).reshape(-1).tolist())
             generator.generate_next_token()
         generator.rewind_to(0)
@@ -194,8 +194,6 @@ def _shown(*, placed: bool) -> Callable[[Any], list[list[int]]]:
 def _others(folder: Path) -> dict[str, tuple[Path, Callable[[Any], list[list[int]]]]]:
     """Runs of other models, which are not captured."""
     return {"adapters": (folder / "adapted", _adapted(folder / "adapted")),
-            "long texts": (folder / "long", _search([[3, 5, 7]])),
-            "long texts, rewind_to": (folder / "long", _rewound),
             "whisper": (folder / "whisper", _heard()),
             "whisper, beams": (folder / "whisper", _heard(num_beams=3))}
 
@@ -204,9 +202,11 @@ APART = tuple(name for name in RUNS if "growing" in name or "beams" in name)
 """Runs with past and present caches in two places, of which onnxruntime-genai captures none."""
 
 
-def _images(folder: Path) -> dict[str, tuple[Path, Callable[[Any], list[list[int]]]]]:
-    """Runs of models that see images."""
-    return {"images": (folder / "images", _shown(placed=False)),
+def _captured(folder: Path) -> dict[str, tuple[Path, Callable[[Any], list[list[int]]]]]:
+    """Runs of models that see images, and of one with other angles for long texts."""
+    return {"long texts": (folder / "long", _search([[3, 5, 7]])),
+            "long texts, rewind_to": (folder / "long", _rewound),
+            "images": (folder / "images", _shown(placed=False)),
             "images with places": (folder / "placed", _shown(placed=True))}
 
 
@@ -259,7 +259,7 @@ def main(folder: Path) -> dict[str, Any]:
     with provider.decisions() as decisions:
         models = _models(folder)
         others = {name: (_uncaptured(where), run) for name, (where, run) in _others(folder).items()}
-        others |= {name: (_models(where), run) for name, (where, run) in _images(folder).items()}
+        others |= {name: (_models(where), run) for name, (where, run) in _captured(folder).items()}
     made["on the CPU"] = [d.operator for d in decisions if d.where == "CPU"]
     made["an encoder's options"] = _refusal(lambda: genai.config(folder / "whisper-own"))
     made["an option"] = _refusal(lambda: genai.model(folder, capture=False, claims="all"))
@@ -269,6 +269,8 @@ def main(folder: Path) -> dict[str, Any]:
     made["runs"] |= {name: {where: run(model) for where, model in made_of.items()}
                      for name, (made_of, run) in others.items()}
     made["logits"] = {where: _logits(model) for where, model in models.items()}
+    made["logits, long texts"] = {
+        where: _logits(model) for where, model in others["long texts"][0].items()}
     made["captured, caches apart"] = _refusal(lambda: RUNS[APART[0]](models["captured"]))
     made["copies"] = {where: _copied(models[where]) for where in ("captured", "not captured")}
     made["after it"] = _refusal(kompute.devices)

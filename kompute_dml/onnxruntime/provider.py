@@ -282,6 +282,8 @@ class Provider:
     def wanted_regions(self, reader: GraphReader) -> list[list[OnnxNode]]:
         """The regions to claim, in the original graph's nodes."""
         long_rope.mark(reader.graph.nodes, self.options.long_rope)
+        if self.options.captures:
+            long_rope.follow_lengths(reader.graph.nodes, reader.graph.outputs)
         nodes = fuse(reader.graph, self.device.runtime.engine.max_buffer)
         if not reader.is_nested:
             self.results = {v.name for v in reader.graph.outputs}

@@ -14,8 +14,12 @@ from ...graph.builder import Builder
 from ..graph import OnnxNode, OnnxValue
 from ..lowerings import Inputs, given, host
 from ..row import COPY, Mapping
+from .movement import joined
 
-_CONSTANTS = "constants"
+CONSTANTS = "constants"
+"""The attribute of such a node."""
+JOINED = "joined"
+"""The attribute of one that gives both, those of the other branch first."""
 NAMES = "then_branch", "else_branch"
 """Attributes: the branches, in their order."""
 
@@ -26,20 +30,23 @@ def with_constants(
     """An If with the constants of its branches."""
     others = {name: x for name, x in node.attributes.items() if name not in NAMES}
     return replace(node, inputs=(node.inputs[0], *then_values, *else_values),
-                   attributes=others | {_CONSTANTS: len(node.outputs)})
+                   attributes=others | {CONSTANTS: len(node.outputs)})
 
 
 def _refusal(node: OnnxNode) -> str | None:
-    return None if _CONSTANTS in node.attributes else "branches that compute"
+    return None if CONSTANTS in node.attributes else "branches that compute"
 
 
 def chosen(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     condition, count = host(inputs, 0), len(node.outputs)
+    if JOINED in node.attributes:
+        return [joined(builder, [given(inputs, 1 + count + i), given(inputs, 1 + i)], 0)
+                for i in range(count)]
     first = 1 if condition is not None and condition.reshape(-1)[0] else 1 + count
     return [given(inputs, first + i) for i in range(count)]
 
 
 ROWS: tuple[Mapping, ...] = (
     Mapping("If", (1, 11, 13, 16, 19, 21, 23, 24, 25), COPY, chosen, host=(0,),
-        attributes=(_CONSTANTS, *NAMES), refuses=_refusal, any_size=True),
+        attributes=(CONSTANTS, JOINED, *NAMES), refuses=_refusal, any_size=True),
 )

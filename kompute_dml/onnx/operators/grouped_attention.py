@@ -99,8 +99,8 @@ def grouped(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     turning: dict[str, Seen | None] | None = None
     if rotates and cos is not None and sin is not None:
         interleaved = bool(read.get("rotary_interleaved", 0))
-        if ids is None and (offset := read.get(long_rope.ATTRIBUTE, 0)):
-            ids = long_rope.places(builder, lengths, before, length, offset)
+        if ids is None and read.get(long_rope.ATTRIBUTE, 0):
+            ids = long_rope.places(builder, node, lengths, before, length)
         in_cache = None if scales or slides else _rotated_into(
             builder, (as_cached(q), as_cached(k), as_cached(v)), (past_k, past_v), before,
             as_cached(cos), as_cached(sin), ids, (heads, key_heads), capacity)
@@ -281,7 +281,8 @@ ROWS: tuple[Mapping, ...] = (
                 "PastSequenceLengthsTensor", None, "QueryTensor", "QueryTensor", None,
                 "RelativePositionBiasTensor", None, None, None, "QueryTensor", "QueryTensor", None),
         attributes=("causal", "do_rotary", "k_quant_type", "kv_cache_bit_width", "k_norm_epsilon",
-                    "kv_num_heads", "local_window_size", long_rope.ATTRIBUTE, "num_heads",
+                    "kv_num_heads", "local_window_size", long_rope.ATTRIBUTE, long_rope.TOGETHER,
+                    "num_heads",
                     "q_norm_epsilon", "qk_norm_epsilon", "qk_output", "rotary_interleaved",
                     "scale", "sliding_window_cache", "smooth_softmax", "softcap",
                     "v_quant_type"),
