@@ -16,7 +16,7 @@ from ..graph.switches import INTEGERS, MIXTURES, QDQ, disabled
 from .graph import OnnxGraph, OnnxNode, OnnxValue, Shape, topological, uses
 from .mixtures import fuse_mixtures
 from .qdq import OnlyUser, of_bytes
-from .weights import of_blocks, rows_of_blocks
+from .weights import in_bytes, of_blocks, rows_of_blocks
 
 FLOATS = (np.dtype("float32"), np.dtype("float16"))
 
@@ -41,12 +41,14 @@ def fuse(graph: OnnxGraph, most: int = 1 << 31) -> list[OnnxNode]:
             chain = _chain(node, only_user)
         if chain is None and QDQ not in left_out:
             chain = (of_bytes(node, made_by, only_user, _is_bias)
-                     or of_blocks(node, made_by, only_user, _is_bias)
-                     or rows_of_blocks(node))
+                     or of_blocks(node, made_by, only_user, _is_bias))
         if chain is not None and not fused.keys().isdisjoint(chain.parts):
             chain = None  # a sum of two products is fused with one of them
         if chain is not None:
             fused.update(dict.fromkeys(chain.parts, chain))
+    for node in graph.nodes:
+        if node not in fused and (stored := rows_of_blocks(node) or in_bytes(node)):
+            fused[node] = stored
     nodes = topological(list(dict.fromkeys(fused.get(n, n) for n in graph.nodes)))
     return nodes if MIXTURES in left_out else fuse_mixtures(nodes, visible, most)
 

@@ -2,6 +2,7 @@
 
     DequantizeLinear (blocks of INT4, UINT4, INT8 or UINT8) -> MatMul   becomes one MatMulNBits
     GatherBlockQuantized (INT4 or UINT4)                                becomes one of bytes
+    DequantizeLinear (INT4 or UINT4) elsewhere                          becomes one of bytes
 
 Gemm is a MatMul; C becomes the bias. MatMulNBits has the columns of B as rows. The last block may
 be shorter than the others.
@@ -78,6 +79,22 @@ def rows_of_blocks(node: OnnxNode) -> OnnxNode | None:
         inputs[i] = OnnxValue(f"{node.name} bytes {i}", stored.dtype, stored.shape, stored)
     return OnnxNode(node.op, node.domain, node.since, tuple(inputs), node.outputs,
                     {**node.attributes, "bits": 4}, node.name, (node,))
+
+
+def in_bytes(node: OnnxNode) -> OnnxNode | None:
+    """The DequantizeLinear of bytes that replaces one of 4-bit integers, or None."""
+    values = [None if v is None else v.constant for v in node.inputs]
+    if node.op != "DequantizeLinear" or values[0] is None or (
+            _BITS.get(values[0].dtype.name) != 4 or (values[-1] is None and len(values) > 2)):
+        return None
+    kind = np.dtype(values[0].dtype.name.replace("4", "8"))
+    inputs = [*node.inputs]
+    for i in {0, 2} & {*range(len(values))}:
+        x = values[i]
+        assert x is not None
+        inputs[i] = OnnxValue(f"{node.name} bytes {i}", kind, x.shape, x.astype(kind))
+    return OnnxNode(node.op, node.domain, node.since, tuple(inputs), node.outputs,
+                    node.attributes, node.name, (node,))
 
 
 def _unsigned(x: np.ndarray, bits: int) -> np.ndarray:

@@ -18,6 +18,7 @@ pytest.importorskip("cffi", reason="the provider needs cffi")
 from kompute_dml.onnxruntime import provider  # noqa: E402
 from onnx_graphs import (  # noqa: E402
     FLOAT,
+    INT64,
     cpu,
     encoder,
     exact_cpu,
@@ -61,10 +62,12 @@ def _formed(form: str, path: Path, to: Path, feed: dict[str, Any], **options: An
     return str(to)
 
 
-def _in_one_region(model: Any, feed: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _in_one_region(
+    model: Any, feed: dict[str, np.ndarray], **options: str
+) -> tuple[np.ndarray, np.ndarray]:
     """What this provider and the CPU's answer."""
     with provider.decisions() as decisions:
-        ours = session(model, strict=True)
+        ours = session(model, strict=True, **options)
     assert {d.where for d in decisions} == {"region 0"}
     return ours.run(None, feed)[0], cpu(model).run(None, feed)[0]
 
@@ -171,3 +174,21 @@ def test_dequantized_weights_of_four_bits(kind: str, k: int, rng: np.random.Gene
     got, _ = _in_one_region(built, feed)  # the CPU's answer has A rounded to 8 bits
     wanted = cpu(built, optimize=False).run(None, feed)[0]
     np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["int4", "uint4"])
+def test_four_bits_that_no_product_reads(kind: str, rng: np.random.Generator) -> None:
+    """Rows of an embedding, and the weights of a convolution."""
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="NumPy has no types of 4 bits")
+    low = -8 if kind == "int4" else 0
+    held = {name: rng.integers(low, low + 16, sizes).astype(getattr(ml_dtypes, kind))
+            for name, sizes in (("w", (8, 24)), ("z", (8,)), ("e", (20, 32)))}
+    held |= {"s": rng.uniform(0.01, 0.1, 8).astype(np.float32), "sizes": np.int64([8, 4, 6]),
+             "t": rng.uniform(0.01, 0.1, (20, 2)).astype(np.float32)}
+    built = model(
+        [node("DequantizeLinear", "w s z", "r", axis=0), node("Reshape", "r sizes", "filters"),
+         node("DequantizeLinear", "e t", "table", axis=1, block_size=16),
+         node("Gather", "table ids", "rows"), node("Conv", "rows filters", "y")],
+        [("ids", INT64, (2, 4))], [("y", FLOAT, None)], held, opset=21)
+    got, expected = _in_one_region(built, {"ids": rng.integers(0, 20, (2, 4))}, claim="all")
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4)
