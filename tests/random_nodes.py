@@ -157,7 +157,7 @@ def quantized_convolution(d: Draw) -> RandomNode:
 
 
 def quantization(d: Draw) -> RandomNode:
-    sizes, t = d.sizes(1, 4, 9), d.of(np.int8, np.uint8)
+    sizes, t = d.sizes(1, 4, 9), d.of(np.int8, np.uint8, np.int16, np.uint16)
     axis = d.axis(sizes)
     per_axis = d.chance()
     count = [sizes[axis]] if per_axis else []

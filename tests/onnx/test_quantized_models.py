@@ -15,6 +15,7 @@ import pytest
 ort = pytest.importorskip("onnxruntime", "1.24", reason="the provider needs onnxruntime >= 1.24")
 pytest.importorskip("cffi", reason="the provider needs cffi")
 
+from kompute_dml.onnx.row import MICROSOFT  # noqa: E402
 from kompute_dml.onnxruntime import provider  # noqa: E402
 from onnx_graphs import (  # noqa: E402
     FLOAT,
@@ -192,3 +193,29 @@ def test_four_bits_that_no_product_reads(kind: str, rng: np.random.Generator) ->
         [("ids", INT64, (2, 4))], [("y", FLOAT, None)], held, opset=21)
     got, expected = _in_one_region(built, {"ids": rng.integers(0, 20, (2, 4))}, claim="all")
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("domain", ["", MICROSOFT])
+@pytest.mark.parametrize("kind", ["int16", "uint16"])
+def test_activations_of_sixteen_bits(kind: str, domain: str, rng: np.random.Generator) -> None:
+    """As models for neural processors have them: between any two nodes, and beyond their range."""
+    limits = np.iinfo(kind)
+    held = {"w": rng.integers(-90, 90, (4, 3, 3, 3)).astype(np.int8), "wz": np.zeros(4, np.int8),
+            "ws": rng.uniform(0.005, 0.02, 4).astype(np.float32),
+            "z": np.array(limits.min + 30000, kind), "s": np.float32(1e-4), "t": np.float32(1e-4)}
+    built = model(
+        [node("QuantizeLinear", "x s z", "a", domain),
+         node("DequantizeLinear", "a s z", "b", domain),
+         node("DequantizeLinear", "w ws wz", "filters", axis=0), node("Conv", "b filters", "c"),
+         node("QuantizeLinear", "c t z", "q", domain),
+         node("DequantizeLinear", "q t z", "d", domain),
+         node("Relu", "d", "y")],
+        [("x", FLOAT, (2, 3, 6, 6))], [("q", onnx.TensorProto.DataType.Value(kind.upper()), None),
+                                       ("y", FLOAT, None)], held, opset=21 if not domain else 17)
+    feed = {"x": 3 * rng.standard_normal((2, 3, 6, 6), np.float32)}
+    ours = session(built, claim="all", strict=True).run(None, feed)
+    theirs = cpu(built, optimize=False).run(None, feed)
+    assert {limits.min, limits.max} & {*theirs[0].reshape(-1).tolist()}
+    # A sum that lies between two numbers may be rounded to either.
+    assert np.abs(ours[0].astype(np.int64) - theirs[0]).max() <= 1
+    np.testing.assert_allclose(ours[1], theirs[1], rtol=0, atol=1.1e-4)

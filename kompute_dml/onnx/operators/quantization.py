@@ -14,6 +14,8 @@ from ..graph import OnnxNode
 from ..lowerings import Build, Inputs, Seen, dimension, emit_elementwise, given, optional
 from ..row import FLOAT, MICROSOFT, Mapping
 
+_FLOAT = np.dtype("float32")
+_WORDS = (np.dtype("int16"), np.dtype("uint16"))
 _QUANTIZED_SUM = "DML_OPERATOR_ELEMENT_WISE_QUANTIZED_LINEAR_ADD"
 
 
@@ -22,22 +24,69 @@ def by_axis(operator: str) -> Build:
 
     def build(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         x = given(inputs, 0)
-        axis = node.attributes.get("axis", 1)
-        rank = len(x.shape)
-
-        def spread(p: Array) -> Array:
-            if product(p.shape) == 1:
-                return builder.reshape(p, (1,) * rank)
-            at = dimension(axis, rank)
-            return builder.reshape(p, [p.shape[0] if d == at else 1 for d in range(rank)])
-
-        arrays = [x, *[spread(p) for p in inputs[1:] if p is not None]]
+        arrays = [x, *[_spread(builder, node, p, x) for p in inputs[1:] if p is not None]]
         out = node.outputs[0]
         default = np.dtype("uint8") if operator.endswith("_QUANTIZE_LINEAR") else arrays[1].dtype
         dtype = default if out is None or out.dtype is None else out.dtype
         return [emit_elementwise(builder, operator, arrays, dtype, {})]
 
     return build
+
+
+def _spread(builder: Builder, node: OnnxNode, p: Array, x: Array) -> Array:
+    """A scale or zero point, or those of an axis of ``x``, with as many dimensions as it has."""
+    rank = len(x.shape)
+    if product(p.shape) == 1:
+        return builder.reshape(p, (1,) * rank)
+    at = dimension(node.attributes.get("axis", 1), rank)
+    return builder.reshape(p, [p.shape[0] if d == at else 1 for d in range(rank)])
+
+
+def quantize_to_words(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
+    """QuantizeLinear to 16 bits, which DirectML's does not have. FLOAT32 holds the numbers."""
+    x = given(inputs, 0)
+    scale, zero = (None if p is None else _spread(builder, node, p, x)
+                   for p in (given(inputs, 1), optional(inputs, 2)))
+    out = node.outputs[0]
+    dtype = out.dtype if zero is None and out is not None else None if zero is None else zero.dtype
+    assert dtype is not None and scale is not None
+    y = _real(builder, "DIVIDE", _float(builder, x), _float(builder, scale))
+    y = emit_elementwise(builder, "ELEMENT_WISE_ROUND", [y], _FLOAT, {"rounding_mode": 0})
+    if zero is not None:
+        y = _real(builder, "ADD", y, _float(builder, zero))
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    y = emit_elementwise(builder, "ELEMENT_WISE_CLIP", [y], _FLOAT, {
+        "min": float(least), "max": float(most)})
+    return [emit_elementwise(builder, "CAST", [y], dtype, {})]
+
+
+def dequantize_words(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
+    """DequantizeLinear of 16 bits."""
+    x, zero = given(inputs, 0), optional(inputs, 2)
+    scale = _spread(builder, node, given(inputs, 1), x)
+    y = _float(builder, x)
+    if zero is not None:
+        y = _real(builder, "SUBTRACT", y, _float(builder, _spread(builder, node, zero, x)))
+    y = _real(builder, "MULTIPLY", y, _float(builder, scale))
+    return [emit_elementwise(builder, "CAST", [y], scale.dtype, {})
+            if scale.dtype != _FLOAT else y]
+
+
+def _float(builder: Builder, x: Array) -> Array:
+    return x if x.dtype == _FLOAT else emit_elementwise(builder, "CAST", [x], _FLOAT, {})
+
+
+def _real(builder: Builder, operator: str, *arrays: Array) -> Array:
+    return emit_elementwise(builder, f"ELEMENT_WISE_{operator}", [*arrays], _FLOAT, {})
+
+
+def words_refusal(node: OnnxNode) -> str | None:
+    """Why it is none of 16 bits without blocks, or None."""
+    quantized = node.outputs[0] if node.op == "QuantizeLinear" else node.input(0)
+    if quantized is None or quantized.dtype not in _WORDS:
+        return "numbers of other than 16 bits"
+    return "blocks of 16 bits" if node.attributes.get("block_size", 0) else (
+        quantization_refusal(node))
 
 
 def dynamic_quantize(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
@@ -134,6 +183,12 @@ def quantization_refusal(node: OnnxNode) -> str | None:
 _QUANTIZED = (10, 13, 19, 21, 23, 24, 25, 28)
 
 ROWS: tuple[Mapping, ...] = (
+    *[Mapping(f"{op}Linear", since, "CAST", build, domain,
+              fields=("InputTensor",), results=("OutputTensor",),
+              attributes=("axis", "block_size", "output_dtype", "precision", "saturate"),
+              refuses=words_refusal)
+      for op, build in (("Quantize", quantize_to_words), ("Dequantize", dequantize_words))
+      for domain, since in (("", _QUANTIZED), (MICROSOFT, (1,)))],
     Mapping("DynamicQuantizeLinear", (11,), "DYNAMIC_QUANTIZE_LINEAR", dynamic_quantize),
     Mapping("QuantizeLinear", _QUANTIZED, "ELEMENT_WISE_QUANTIZE_LINEAR",
         quantization("QUANTIZE"),
