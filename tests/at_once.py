@@ -15,6 +15,7 @@ from kompute_dml.runtime.hazards import Access, Hazards
 from kompute_dml.runtime.heap import Slot
 from kompute_dml.runtime.pipelines import Pipelines
 from kompute_dml.runtime.recorder import Recorder
+from kompute_dml.runtime.shader_library import Variant
 from kompute_dml.runtime.zeros import Zeros
 
 
@@ -26,11 +27,22 @@ class _Recorded(NamedTuple):
 
 
 class _Dispatches:
-    """In the place of kp's operation."""
+    """In the place of kp's operation, which keeps the words and groups that do not change."""
 
-    def __init__(self, engine: object, pipelines: Sequence[object], waits: np.ndarray) -> None:
+    def __init__(
+        self, engine: object, pipelines: Sequence[tuple[Variant, bytes, object]],
+        waits: np.ndarray, changes: np.ndarray, groups: np.ndarray, push: np.ndarray,
+    ) -> None:
         self.pipelines, self.waits = pipelines, waits
         self.count = len(pipelines)
+        self._changes, self._groups, self._push = changes, groups, push
+        self._of_changes = np.repeat(changes, [variant.push_words for variant, *_ in pipelines])
+
+    def all(self, groups: np.ndarray, push: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The groups and words of all, with these of the dispatches that change."""
+        all_groups, all_push = self._groups.copy(), self._push.copy()
+        all_groups[self._changes], all_push[self._of_changes] = groups, push
+        return all_groups, all_push
 
 
 class AtOnce:
@@ -66,7 +78,8 @@ class AtOnce:
         for compiled, places in plan._steps:
             compiled.run(places)
         assert plan.record_at_once()
-        ((dispatches, groups, push),) = self._called
+        ((dispatches, *changing),) = self._called
+        groups, push = dispatches.all(*changing)
         at, hazards = 0, Hazards()
         for i, each in enumerate(self._one_by_one):
             words = push[at : at + len(each.words)].tolist()

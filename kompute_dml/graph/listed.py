@@ -265,7 +265,9 @@ class ListedSteps:
             return [*rows[rows[:, 1] >= 0].T]
 
         self.groups = of_all(groups, counts[0])
-        """By dispatch: a number."""
+        """By dispatch: a number, and the push words."""
+        self.word_counts = [
+            d.variant.push_words for piece in pieces for d in piece.arrays.dispatches]
         self.words = words[:, 0], of_all(words[:, 1], counts[3])
         """Words, and numbers that go there."""
         self.offsets = of_sources(offsets, counts[4])
@@ -282,16 +284,31 @@ class ListedSteps:
         """The sources of all steps."""
         self._bound: list[_BoundSteps] = []
 
-    def bound(self, blocks: Sequence[Block], pipelines: KnownPipelines) -> _BoundSteps:
-        """The steps, where sources lie in these blocks."""
+    def bound(
+        self, blocks: Sequence[Block], pipelines: KnownPipelines, bases: np.ndarray,
+        moves: np.ndarray,
+    ) -> _BoundSteps:
+        """The steps, where sources lie in these blocks and, unless they move, at these bytes."""
         needed = [blocks[i] for i in self.needed]
+        stay = np.where(moves, -1, bases)[self.needed]
         for i, known in enumerate(self._bound):
-            if known.blocks == needed:
+            if known.blocks == needed and np.array_equal(known.stay, stay):
                 self._bound.append(self._bound.pop(i))
                 return known
-        self._bound.append(_BoundSteps(self, blocks, needed, pipelines))
+        pipelines_of = [p for piece in self.pieces
+                        for p in piece.bound(self.device, blocks, pipelines)]
+        self._bound.append(_BoundSteps(self, needed, stay, pipelines_of, moves))
         del self._bound[:-MAX_BOUND]
         return self._bound[-1]
+
+    def all_words(self, bases: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """The push words of all dispatches."""
+        push = self.push.copy()
+        at, of = self.words
+        push[at] = numbers[of]  # negative ones modulo 2^32
+        at, *offsets = self.offsets
+        push[at] = _elements(offsets, bases, numbers)
+        return push
 
 
 KnownPipelines: TypeAlias = "dict[tuple[Piece, tuple[Block, ...]], list[Pipeline]]"
@@ -306,18 +323,21 @@ class PlacedSources:
         self._sources, self._lies = sources, lies
         self._count = 0
         self._within: dict[int, int] = {}
-        self._moves: list[tuple[int, Storage | None]] = []
+        self._moving: list[tuple[int, Storage | None]] = []
         """What need not lie where it did."""
+        self._stay: list[Allocation] = []
+        """Other memory."""
         self._allocations: list[Allocation | None] = []
-        self._begins = self._which = self._before = np.zeros(0, np.int64)
-        """Where each of these begins in its block; and by source in which of them it lies, and the
-        bytes before it."""
+        """All of it, None for what moves."""
+        self._begins = self._which = np.zeros(0, np.int64)
+        """Where each of these begins in its block; and by source in which of them it lies."""
+        self._bases = np.zeros(0, np.int64)
+        """The bytes before a source in its block, or in what moves."""
         self._parts = np.zeros((2, 0), np.int64)
-        self._blocks: list[Block] = []
-        """Those of the allocations, ..."""
-        self._by_source: list[Block] = []
-        """... and those of sources."""
-        self._bound: tuple[ListedSteps, list[Block], _BoundSteps] | None = None
+        self._in_moving, self._moves = np.zeros(0, np.int64), np.zeros(0, bool)
+        """The sources in what moves, and by source whether its place may change."""
+        self._bound: list[tuple[ListedSteps, Sequence[Block], _BoundSteps]] = []
+        """Steps, where what moves lies in these blocks."""
         self._pipelines: KnownPipelines = {}
 
     def _extend(self) -> None:
@@ -330,10 +350,11 @@ class PlacedSources:
                 number = self._within[id(each.within)] = len(begins)
                 if isinstance(each.within, Allocation):
                     self._allocations.append(each.within)
+                    self._stay.append(each.within)
                     begins.append(each.within.offset)
                 else:
                     self._allocations.append(None)
-                    self._moves.append((number, each.within))
+                    self._moving.append((number, each.within))
                     begins.append(0)
             which.append(self._within[id(each.within)])
             before.append(each.offset)
@@ -342,8 +363,13 @@ class PlacedSources:
         self._count += len(new)
         self._begins = np.array(begins, np.int64)
         self._which = np.append(self._which, np.array(which, np.int64))
-        self._before = np.append(self._before, np.array(before, np.int64))
+        self._bases = np.append(
+            self._bases, self._begins[which] + np.array(before, np.int64))
         self._parts = np.append(self._parts, _rows(parts, 2).T, axis=1)
+        moves = np.isin(self._which, [number for number, _ in self._moving])
+        self._in_moving = np.flatnonzero(moves)
+        moves[self._parts[0]] = True
+        self._moves = moves
 
     def record(
         self, steps: ListedSteps, numbers: np.ndarray, words: tuple[np.ndarray, np.ndarray],
@@ -356,87 +382,146 @@ class PlacedSources:
             return False
         if self._count < len(self._sources.all):
             self._extend()
-        allocations, begins = [*self._allocations], self._begins
-        anywhere = next((a for a in allocations if a is not None), None)
-        for i, storage in self._moves:
+        moving: list[Allocation] = []
+        begins = self._begins.copy()
+        anywhere = next(iter(self._stay), None)
+        for i, storage in self._moving:
             # Where nothing is uploaded, only other steps have words.
             allocation, before = (uploaded or anywhere, 0) if storage is None else storage.slot()
             if allocation is None:
                 return False
-            allocations[i], begins[i] = allocation, allocation.offset + before
-        lying = [a for a in allocations if a is not None]
-        bases = self._before + begins[self._which]
-        sources, at = self._parts
-        bases[sources] += numbers[at]
-        sources, at = words
-        bases[sources] += at
-        bound = self._bound_to(steps, [a.block for a in lying])
-        for a, b, same in steps.same:
-            if same != (bases[a] == bases[b] and self._by_source[a] is self._by_source[b]):
-                return False
-        push = steps.push.copy()
-        at, of = steps.words
-        push[at] = numbers[of]  # negative ones modulo 2^32
-        at, of, itemsize, first, more = steps.offsets
-        push[at] = bases[of] // itemsize + numbers[first] + numbers[more]
-        _, of, itemsize, first, length = steps.touches
-        base = bases[of] + numbers[first] * itemsize
-        ends = (base + numbers[length] * itemsize + 3) & ~3  # shaders touch whole words
+            moving.append(allocation)
+            begins[i] = allocation.offset + before
+        bases = self._bases.copy()
+        bases[self._in_moving] += begins[self._which[self._in_moving]]
+        for sources, more in ((self._parts[0], numbers[self._parts[1]]), words):
+            bases[sources] += more
+        bound = self._bound_to(steps, [a.block for a in moving], bases)
+        if not bound.holds(bases):
+            return False
         try:
-            dispatches = bound.over(base & ~3, ends)
+            dispatches, groups, push = bound.at(bases, numbers)
         except Unlisted:
             return False
-        recorder.dispatch_all(dispatches, numbers[steps.groups], push, lying, bound.whole)
+        recorder.dispatch_all(dispatches, groups, push, [*self._stay, *moving], bound.whole)
         return True
 
-    def _bound_to(self, steps: ListedSteps, blocks: list[Block]) -> _BoundSteps:
-        """The steps, where allocations lie in these blocks."""
-        if self._blocks != blocks or len(self._by_source) < self._count:
-            if self._blocks != blocks[:len(self._blocks)]:
-                self._by_source = []
-            self._blocks = blocks
-            self._by_source += [
-                blocks[i] for i in self._which[len(self._by_source):].tolist()]
-        if self._bound is None or self._bound[0] is not steps or (
-                self._bound[1] is not self._by_source):
-            if len(self._pipelines) > _MAX_PIPELINES:
-                self._pipelines.clear()
-            self._bound = steps, self._by_source, steps.bound(self._by_source, self._pipelines)
-        return self._bound[2]
+    def _bound_to(self, steps: ListedSteps, blocks: Sequence[Block], bases: np.ndarray
+                  ) -> _BoundSteps:
+        """The steps, where what moves lies in these blocks."""
+        for known_steps, known_blocks, bound in self._bound:
+            if known_steps is steps and known_blocks == blocks:
+                return bound
+        left = iter(blocks)
+        each = [next(left) if a is None else a.block for a in self._allocations]
+        if len(self._pipelines) > _MAX_PIPELINES:
+            self._pipelines.clear()
+        bound = steps.bound(
+            [each[i] for i in self._which.tolist()], self._pipelines, bases, self._moves)
+        self._bound.append((steps, blocks, bound))
+        del self._bound[:-MAX_BOUND]
+        return bound
 
 
 class _BoundSteps:
-    """Listed steps, bound to blocks of memory."""
+    """Listed steps, bound to blocks of memory. Most of their words never change there."""
 
-    def __init__(self, steps: ListedSteps, blocks: Sequence[Block], needed: Sequence[Block],
-                 known: KnownPipelines) -> None:
+    def __init__(self, steps: ListedSteps, blocks: Sequence[Block], stay: np.ndarray,
+                 pipelines: Sequence[Pipeline], moves: np.ndarray) -> None:
+        """``blocks`` are those of the sources that are needed, which ``stay`` at these bytes, -1
+        for those that move. ``moves`` says the same of each source."""
         runtime = steps.device.runtime
-        self.blocks = needed
-        """Those of the sources."""
-        whole = {block: Allocation(block, 0, block.size) for block in needed}
+        self.blocks, self.stay = blocks, stay
+        whole = {block: Allocation(block, 0, block.size) for block in blocks}
         self.whole = [*whole.values()]
-        """Each of them once, as a whole."""
+        """Each of the blocks once, as a whole."""
+        self._steps, self._pipelines = steps, pipelines
         self._engine = runtime.engine
         self._by_block = runtime.recorder.counts_blocks
-        of = dict(zip(steps.needed, [whole[block] for block in needed]))
+        of = dict(zip(steps.needed, [whole[block] for block in blocks]))
+        touching, touched, _, begin, length = steps.touches
         self._spans = Spans(
-            steps.touches[0], [*map(of.__getitem__, steps.touches[1].tolist())], steps.writes)
-        self._pipelines: list[Pipeline] = []
-        for piece in steps.pieces:
-            self._pipelines += piece.bound(steps.device, blocks, known)
+            touching, [*map(of.__getitem__, touched.tolist())], steps.writes,
+            moves[touched] | (begin >= 0) | (length >= 0))
+        self._same = [(a, b, same, of[a].block is of[b].block) for a, b, same in steps.same]
         self._dispatches: Dispatches | None = None
+        self._watched: Sequence[np.ndarray] = ()
+        """The accesses that must not meet."""
+        words_at, of_words = steps.words
+        offsets_at, sources, _, first, more = steps.offsets
+        place_changes = moves[sources] | (first >= 0) | (more >= 0)
+        by_word = np.repeat(np.arange(steps.count), steps.word_counts)
+        self._changes = steps.groups >= 0
+        """By dispatch: whether its words or groups do."""
+        self._changes[by_word[words_at]] = True
+        self._changes[by_word[offsets_at[place_changes]]] = True
+        self._groups = steps.groups[self._changes]
+        """Of those that change: numbers, ..."""
+        self._is_changing = self._changes[by_word]
+        among = np.cumsum(self._is_changing) - 1
+        self._words = among[words_at], of_words
+        """... words, and ..."""
+        self._offsets = [column[place_changes] for column in steps.offsets]
+        """... those that say where sources lie, ..."""
+        self._offsets[0] = among[self._offsets[0]]
+        self._push = np.zeros(0, np.uint32)
+        """... among these."""
 
-    def over(self, begins: np.ndarray, ends: np.ndarray) -> Dispatches:
-        """The dispatches, with the waits that these ranges need. Raises Unlisted."""
-        if self._by_block and self._dispatches is None:
-            begins, ends = np.zeros_like(begins), np.full_like(ends, 1)
-        if self._dispatches is None or not (
-                self._by_block or self._spans.hold(begins, ends)):
+    def holds(self, bases: np.ndarray) -> bool:
+        """Whether the same sources are the same memory as where dispatches were left out."""
+        return all(same == (in_one and bases[a] == bases[b])
+                   for a, b, same, in_one in self._same)
+
+    def at(
+        self, bases: np.ndarray, numbers: np.ndarray
+    ) -> tuple[Dispatches, np.ndarray, np.ndarray]:
+        """The dispatches, and the groups and push words of those that change. Raises Unlisted."""
+        if self._dispatches is None or not (self._by_block or self._hold(bases, numbers)):
             self._dispatches = None
-            if not self._spans.order(begins, ends):
-                raise Unlisted("too many dispatches that do not wait")
-            self._dispatches = Dispatches(self._engine, self._pipelines, self._spans.waits)
-        return self._dispatches
+            self._dispatches = self._ordered(bases, numbers)
+        push = self._push.copy()
+        at, of = self._words
+        push[at] = numbers[of]  # negative ones modulo 2^32
+        at, *offsets = self._offsets
+        if len(at):
+            push[at] = _elements(offsets, bases, numbers)
+        return self._dispatches, numbers[self._groups], push
+
+    def _hold(self, bases: np.ndarray, numbers: np.ndarray) -> bool:
+        """Whether the waits are enough now."""
+        return not self._spans.watched.size or self._spans.hold(
+            *_ranges(self._watched, bases, numbers))
+
+    def _ordered(self, bases: np.ndarray, numbers: np.ndarray) -> Dispatches:
+        """The dispatches, with the waits that they need now. Raises Unlisted."""
+        steps = self._steps
+        begins, ends = _ranges(steps.touches[1:], bases, numbers)
+        if self._by_block:
+            begins, ends = np.zeros_like(begins), np.full_like(ends, 1)
+        if not self._spans.order(begins, ends):
+            raise Unlisted("too many dispatches that do not wait")
+        self._watched = [column[self._spans.watched] for column in steps.touches[1:]]
+        push = steps.all_words(bases, numbers)
+        self._push = push[self._is_changing]
+        return Dispatches(self._engine, self._pipelines, self._spans.waits, self._changes,
+                          numbers[steps.groups], push)
+
+
+def _elements(
+    offsets: Sequence[np.ndarray], bases: np.ndarray, numbers: np.ndarray
+) -> np.ndarray:
+    """Where sources lie, in elements."""
+    of, itemsize, first, more = offsets
+    return bases[of] // itemsize + numbers[first] + numbers[more]
+
+
+def _ranges(
+    touches: Sequence[np.ndarray], bases: np.ndarray, numbers: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where accesses begin and end in their blocks. Shaders touch whole words."""
+    of, itemsize, first, length = touches
+    begins = bases[of] + numbers[first] * itemsize
+    return begins & ~3, (begins + numbers[length] * itemsize + 3) & ~3
 
 
 _NOTHING = _Arrays((), np.zeros(0, np.uint32), np.zeros(0, np.int64), *[

@@ -76,20 +76,25 @@ class Hazards:
 
 
 class Spans:
-    """The accesses of many dispatches, in order, in arrays. Where each begins and ends may change
+    """The accesses of many dispatches, in order, in arrays. Where some begin and end may change
     from one recording to the next."""
 
     def __init__(
-        self, dispatches: np.ndarray, allocations: Sequence[Allocation], writes: np.ndarray
+        self, dispatches: np.ndarray, allocations: Sequence[Allocation], writes: np.ndarray,
+        changes: np.ndarray,
     ) -> None:
-        """Of each access: the number of its dispatch, in order, and its memory."""
+        """Of each access: the number of its dispatch, in order, its memory, whether it writes, and
+        whether it may begin or end elsewhere in another recording."""
         self._dispatches, self._allocations, self._writes = dispatches, allocations, writes
+        self._changes = changes
         numbers: dict[Block, int] = {}
         self._blocks = np.array([numbers.setdefault(a.block, len(numbers)) for a in allocations])
         self.waits = np.zeros(0, bool)
         """Which dispatches wait for all before. The first one does."""
+        self.watched = np.zeros(0, np.int64)
+        """Accesses that :meth:`hold` looks at, by number."""
         self._left = self._right = np.zeros(0, np.int64)
-        """Pairs of accesses that must not meet: no wait is between them."""
+        """Pairs of these that must not meet: no wait is between them."""
 
     def order(self, begins: np.ndarray, ends: np.ndarray) -> bool:
         """Let dispatches wait where accesses meet, for these ranges. Other ranges need no more
@@ -141,11 +146,15 @@ class Spans:
             return False
         left, right = _pairs(several, several + 1, ends[several])
         apart = self._dispatches[left] != self._dispatches[right]
-        self._left, self._right = self._may_meet(left[apart], right[apart])
+        left, right = self._may_meet(left[apart], right[apart])
+        may_change = self._changes[left] | self._changes[right]
+        left, right = left[may_change], right[may_change]
+        self.watched, among = np.unique([left, right], return_inverse=True)
+        self._left, self._right = among.reshape(2, -1)
         return True
 
     def hold(self, begins: np.ndarray, ends: np.ndarray) -> bool:
-        """Whether the waits are enough for these ranges."""
+        """Whether the waits are enough for these ranges of the accesses that are watched."""
         return not np.any((begins[self._left] < ends[self._right])
                           & (begins[self._right] < ends[self._left]))
 

@@ -116,7 +116,9 @@ def group_grid(groups: int) -> tuple[int, int, int]:
 def group_grids(groups: np.ndarray) -> np.ndarray:
     """:func:`group_grid` of each, a row each."""
     lines = -(-groups // _GROUPS_PER_LINE)
-    return np.stack([-(-groups // lines), lines, np.ones_like(lines)], -1).astype(np.uint32)
+    grids = np.ones((len(groups), 3), np.uint32)
+    grids[:, 0], grids[:, 1] = -(-groups // lines), lines
+    return grids
 
 
 def translate(error: Exception, doing: str) -> DmlError:
@@ -150,11 +152,17 @@ class Pipeline:
 
 
 class Dispatches:
-    """Dispatches of some pipelines, one after the other. Those that wait do so for all before."""
+    """Dispatches of some pipelines, one after the other. Those that wait do so for all before. The
+    others of them than those that change are recorded once."""
 
-    def __init__(self, engine: Engine, pipelines: Sequence[Pipeline], waits: np.ndarray) -> None:
-        self.operation = engine.kp.OpAlgoDispatches(
-            [p.algorithm for p in pipelines], waits.tolist())
+    def __init__(
+        self, engine: Engine, pipelines: Sequence[Pipeline], waits: np.ndarray,
+        changes: np.ndarray, groups: np.ndarray, push: np.ndarray,
+    ) -> None:
+        """``groups`` and ``push`` are the workgroups of each and all their push words (UINT32)."""
+        self.operation = engine.manager.dispatches(
+            [p.algorithm for p in pipelines], waits.tolist(), changes.tolist(),
+            group_grids(groups), push)
         self.count = len(pipelines)
 
 
@@ -193,8 +201,8 @@ class CommandList:
         self.operations += 1
 
     def dispatch_all(self, dispatches: Dispatches, groups: np.ndarray, push: np.ndarray) -> None:
-        """Record dispatches by one call, with the workgroups of each and all their push words
-        (UINT32). Both are copied."""
+        """Record dispatches by one call, with the workgroups and push words (UINT32) of those that
+        change. Both are copied."""
         try:
             dispatches.operation.set(group_grids(groups), push)
         except RuntimeError as error:
@@ -292,7 +300,7 @@ class Engine:
         self.records_barriers = fixed and hasattr(kp, "OpMemoryBarrier")
         self.resizes_groups = fixed and hasattr(kp.Algorithm, "set_workgroup")
         self.records_many = (
-            self.records_barriers and self.resizes_groups and hasattr(kp, "OpAlgoDispatches"))
+            self.records_barriers and self.resizes_groups and hasattr(kp.Manager, "dispatches"))
         # The fix that shows the enabled features also stands for those that kp's interface does not
         # show: checked results, asynchronous submits, reset pools.
         self.reports_errors = fixed and hasattr(kp.Manager, "enabled_features")

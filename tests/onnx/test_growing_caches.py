@@ -11,8 +11,16 @@ pytest.importorskip("onnxruntime", "1.24", reason="the provider needs onnxruntim
 pytest.importorskip("onnx", reason="the models are built with onnx")
 pytest.importorskip("cffi", reason="the provider needs cffi")
 
+import onnx
+
+import kompute_dml as dml
+from kompute_dml.bench import growing
+from kompute_dml.bench.decoders import Shape
 from kompute_dml.graph.open_plan import MAX_LISTINGS
-from kompute_dml.onnx.region import MAX_PLANS
+from kompute_dml.onnx.fusion import fuse
+from kompute_dml.onnx.model import read
+from kompute_dml.onnx.region import MAX_PLANS, Region
+from kompute_dml.runtime.kp_engine import CommandList, Dispatches
 from onnx_graphs import cpu, needs_provider
 from provider_tools import last_kernel, session
 from tiny_decoders import KEY_HEADS, SIZE, WORDS, language_model
@@ -48,3 +56,38 @@ def test_all_lengths_in_any_order(tmp_path: Path, rng: np.random.Generator) -> N
         assert all(plan.listed <= MAX_LISTINGS for plan in opened)
         held.append((len(region._plans), len(region._shaders)))
     assert held == [held[0]] * 3 and held[0][0] == MAX_PLANS
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_lengths_that_run_together_record_anew_what_changes(
+    own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, small: bool
+) -> None:
+    """Nothing waits between the lengths, so several are in flight. What stays of them is recorded
+    in commands that all of them execute."""
+    shape = Shape("narrow", 4, 64, 4, 2, 16, 64, 128, 16, positions=64)
+    model = onnx.load_model_from_string(growing.decoder(shape, rng, small=small))
+    graphs = [read(model), read(model)]
+    alone, region = (Region(own, fuse(g), g.inputs, g.outputs) for g in graphs)
+    steps = {n: growing.step(shape, n, rng) for n in range(2, 60)}
+    feeds = {n: [values[x.name] for x in graphs[0].inputs] for n, values in steps.items()}
+    recorded: list[tuple[int, int]] = []
+    record = CommandList.dispatch_all
+
+    def note(self: CommandList, dispatches: Dispatches, groups: np.ndarray, push: np.ndarray
+             ) -> None:
+        recorded.append((groups.size, dispatches.count))
+        record(self, dispatches, groups, push)
+
+    with monkeypatch.context() as patch:
+        patch.setenv("KOMPUTE_DML_DISABLE_PASSES", "open_sizes")
+        expected = {n: alone.run(feed) for n, feed in feeds.items()}
+    monkeypatch.setattr(CommandList, "dispatch_all", note)
+    for _ in range(2):
+        lengths = rng.permutation([*feeds]).tolist()
+        results = [(n, region.launch(feeds[n])) for n in lengths]
+        for n, outputs in results:
+            for y, numbers in zip(outputs, expected[n]):
+                assert y is not None
+                np.testing.assert_allclose(y.values(), numbers, 1e-4, 1e-4, err_msg=f"{n}")
+    assert bool(recorded) == own.runtime.engine.records_many
+    assert all(2 * anew < count for anew, count in recorded)
