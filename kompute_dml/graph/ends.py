@@ -29,10 +29,14 @@ class OuterTensor(NamedTuple):
         """That of an array."""
         return OuterTensor(array.dtype, array.storage)
 
+    @property
+    def begin(self) -> int:
+        """Where it begins in its allocation."""
+        return 0 if self.storage is None else self.storage.offset
+
     def view(self, shape: Ints, raw: np.ndarray) -> np.ndarray:
         """The elements in the bytes of its allocation."""
-        begin = 0 if self.storage is None else self.storage.offset
-        return np.ndarray(shape, self.dtype, raw, begin)
+        return np.ndarray(shape, self.dtype, raw, self.begin)
 
 
 @dataclass(eq=False)
@@ -81,6 +85,8 @@ class Ends:
         self.upload = windows.upload(self.incoming, nbytes) if self.incoming else None
         self.staged = self.upload.bytes if self.upload else np.zeros(nbytes, np.uint8)
         """The bytes of the inputs that lie together, on the host."""
+        self.staged_at = [(i, inputs[i].dtype, inputs[i].begin) for i in together]
+        """These inputs, their types, and where they begin there."""
         staged = {*together}
         self.large = [
             Large(i, x.storage, x.storage.allocation) for i, x in enumerate(inputs)

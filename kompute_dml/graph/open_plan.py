@@ -18,12 +18,13 @@ import numpy.typing as npt
 
 from ..compiler import CompiledOperator
 from ..desc import MINIMUM_ALIGNMENT
+from ..layout import Ints
 from ..lowering.plan import PERSISTENT
 from ..operators.base import OperatorDesc, bits
 from ..runtime.heap import Allocation, Slot
 from ..runtime.pipelines import Compiled, Shader
 from ..runtime.windows import SIZE as WINDOW
-from ..sizes import Line, Settled, Size, SizeTrace, any_open, evaluator, is_open
+from ..sizes import Line, Settled, Size, SizeTrace, about, any_open, evaluator, is_open
 from .ahead import FIRST_SIZES, compiles_ahead, sizes_around
 from .array import Array
 from .builder import Builder
@@ -199,10 +200,11 @@ class _Listing:
 
     def __init__(
         self, steps: ListedSteps, classes: Classes, pipelines: Sequence[Compiled],
-        settled: Sequence[int], begins: Sequence[int],
+        lines: Sequence[Line], settled: Sequence[int], begins: Sequence[int],
     ) -> None:
         """All numbers are those of the lines from ``begins`` on, and from the end the ``settled``
         ones."""
+        self._lines = lines
         self.steps, self.classes, self.pipelines = steps, classes, pipelines
         self._count = begins[-1]
         self._numbers = np.array([*[0] * begins[-1], *reversed(settled)], np.int64)
@@ -216,8 +218,18 @@ class _Listing:
         self.changes: list[tuple[np.dtype[Any], np.ndarray, np.ndarray]] = []
         """The types of elements there, their places, and the numbers that go there."""
 
+    def at(self, values: Sequence[int]) -> np.ndarray | None:
+        """All numbers for these values of the variables. None for values that it does not serve.
+        Values that are about as large as others have the kernels of these."""
+        lines: list[Sequence[int]] = []
+        for line in self._lines:
+            if (numbers := line.of(values)) is None:
+                return None
+            lines.append(numbers)
+        return self.numbers(lines)
+
     def numbers(self, lines: Iterable[Sequence[int]]) -> np.ndarray:
-        """All numbers."""
+        """All numbers, by line."""
         numbers = self._numbers.copy()
         numbers[:self._count] = [*chain.from_iterable(lines)]
         return numbers
@@ -300,6 +312,9 @@ class OpenPlan:
         self._listings: dict[Sequence[object], _Listing | None] = {}
         """By the classes of operators, the last used ones at the end. None where these cannot be
         listed."""
+        self._listed_at: dict[Ints, _Listing] = {}
+        """By how large the variables are, those of the last values that are about as large: kernels
+        are chosen by that."""
         self._pipelines: weakref.WeakKeyDictionary[OperatorClass | SizesOnly, list[Compiled]]
         self._pipelines = weakref.WeakKeyDictionary()
         self.results: list[weakref.ref[Result]] = []
@@ -343,6 +358,11 @@ class OpenPlan:
 
     def at(self, values: Sequence[int]) -> RecordedPlan | None:
         """The plan for these values of the trace's variables. None if it does not serve them."""
+        magnitudes = tuple([about(n) for n in values])
+        listing = self._listed_at.get(magnitudes)
+        if listing is not None and (all_numbers := listing.at(values)) is not None:
+            self._count += 1
+            return self._listed(values, listing, all_numbers)
         lines: list[Sequence[int]] = []
         if (plan_numbers := self._line.of(values)) is None:
             return None
@@ -364,12 +384,8 @@ class OpenPlan:
         self._compile_ahead(values, new)
         listing = self._listing(classes, lines)
         if listing is not None:
-            all_numbers = listing.numbers(lines)
-            layout = self._layout
-            if layout is None or np.any(
-                    all_numbers[listing.needs] > layout.capacity[listing.of]):
-                layout = self._room(values, all_numbers[listing.scratch].tolist())
-            return self._listed(values, layout, listing, all_numbers)
+            self._listed_at[magnitudes] = listing
+            return self._listed(values, listing, listing.numbers(lines))
         compiled = {operator: c.at(values) for operator, c in classes.items()}
         layout = self._room(values, [compiled[opened.operator].plan.temporary_bytes
                                      for opened in self._open if opened is not None])
@@ -478,7 +494,7 @@ class OpenPlan:
             return None
         device = self._builder.device
         with device.runtime.lock:
-            held = device.allocate(words.size)
+            held = device.allocate(words.size, True)
             device.runtime.transfer.upload(words, held, 0)
         return held
 
@@ -499,12 +515,15 @@ class OpenPlan:
         self._listings[key] = listing
         if len(self._listings) > MAX_LISTINGS:
             del self._listings[next(iter(self._listings))]
+        if len(self._listed_at) >= MAX_LISTINGS:
+            self._listed_at.clear()
         return listing
 
     def _list_anew(self) -> None:
         """Forget all sources, and what refers to them."""
         self._sources = Sources()
         self._listings.clear()
+        self._listed_at.clear()
         self._closed.clear()
         for opened in self._open:
             if opened is not None:
@@ -540,7 +559,8 @@ class OpenPlan:
 
         listing = _Listing(
             ListedSteps(self._builder.device, pieces, [places[o] for o in operators]), classes,
-            [p for c in classes.values() for p in self._pipelines[c]], settled, begins)
+            [p for c in classes.values() for p in self._pipelines[c]],
+            [self._line, *[c.line for c in of.values()]], settled, begins)
         scratch = {s: i for i, s in enumerate(self._scratch, len(self._roots))}
         listing.scratch = np.array([of_all(o, of[o].of_scratch) for o in operators if o], np.int64)
         listing.needs = np.array([*self._of_bytes, *listing.scratch], np.int64)
@@ -599,9 +619,12 @@ class OpenPlan:
         return s
 
     def _listed(
-        self, values: Sequence[int], layout: _Layout, listing: _Listing, numbers: np.ndarray
+        self, values: Sequence[int], listing: _Listing, numbers: np.ndarray
     ) -> RecordedPlan:
         """The plan for these values, by steps in arrays."""
+        layout = self._layout
+        if layout is None or np.any(numbers[listing.needs] > layout.capacity[listing.of]):
+            layout = self._room(values, numbers[listing.scratch].tolist())
         words = listing.words.copy()
         for dtype, places, of in listing.changes:
             words.view(dtype)[places] = numbers[of]

@@ -84,8 +84,9 @@ class RecordedPlan:
         """What has its memory, and that of plans for other sizes."""
         self.results: list[weakref.ref[Result]] = []
         """Results of the last run. Those that are still referenced move before the next run."""
-        self._small = [
-            (i, ends.inputs[i].view(shapes[i], ends.staged)) for i in ends.together]
+        self._small = [(i, np.ndarray(shapes[i], dtype, ends.staged, begin))
+                       for i, dtype, begin in ends.staged_at]
+        """Inputs that lie together, and where they are written."""
 
     @property
     def memory_of(self) -> int:

@@ -180,6 +180,8 @@ class Region:
         self._lock = threading.Lock()
         self._shaders: set[Shader] = set()
         """The shaders of all plans. Their pipelines go with the last region that uses them."""
+        self._used: tuple[set[Shader] | None, int] = None, 0
+        """The last of them that were added, and how many these were."""
         weakref.finalize(
             self, device.runtime.pipelines.left.append, self._shaders).atexit = False
         try:
@@ -248,8 +250,9 @@ class Region:
                     with contextlib.suppress(OutOfMemoryError):
                         plan = self._build(shapes, known, resident)
                 self._kept |= plan.kept.keys()
+                last = next(reversed(self._plans.values()), None)
                 self._plans[self._key(shapes, host_values, resident)] = plan
-                self._drop_plans()
+                self._drop_plans(shares=last is not None and last.memory_of == plan.memory_of)
             else:
                 self._plans[key] = plan
         if self._prepared.pending:
@@ -263,18 +266,24 @@ class Region:
         self._in_a_row = key, count
         return count == _SETTLES
 
-    def _drop_plans(self) -> None:
-        """Drop the least recently used plans where there are too many, or they take too much."""
+    def _drop_plans(self, *, shares: bool) -> None:
+        """Drop the least recently used plans where there are too many, or they take too much.
+        ``shares`` says that the newest one has the memory of another."""
         most = self.device.adapter.device_memory // PLANS_SHARE
 
         def taken() -> int:
             """Plans of one open plan share its memory."""
             return sum({plan.memory_of: plan.nbytes for plan in self._plans.values()}.values())
 
-        while len(self._plans) > 1 and (len(self._plans) > MAX_PLANS or taken() > most):
+        while len(self._plans) > 1 and (
+                len(self._plans) > MAX_PLANS or (not shares and taken() > most)):
             del self._plans[next(iter(self._plans))]
 
     def _use(self, shaders: set[Shader]) -> None:
+        last, count = self._used
+        if shaders is last and len(shaders) == count:
+            return
+        self._used = shaders, len(shaders)
         runtime = self.device.runtime
         with runtime.lock:
             new = shaders - self._shaders
