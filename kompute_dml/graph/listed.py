@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 MAX_BOUND = 4
 """The most blocks of memory, in which moving tensors lie, for which a list stays bound. The least
 recently used ones are dropped."""
+_WORTH_BINDING = 8
+"""Binding steps to blocks takes about as long as recording so many runs one by one."""
 _MAX_PIPELINES = 1 << 12
 """The most choices of a class and of blocks whose pipelines are remembered."""
 
@@ -283,6 +285,8 @@ class ListedSteps:
         self.needed = np.flatnonzero(is_needed[:-1]).tolist()
         """The sources of all steps."""
         self._bound: list[_BoundSteps] = []
+        self.runs = self.binds = 0
+        """How often they came, and how often with blocks to which they were not bound."""
 
     def bound(
         self, blocks: Sequence[Block], pipelines: KnownPipelines, bases: np.ndarray,
@@ -397,7 +401,7 @@ class PlacedSources:
         for sources, more in ((self._parts[0], numbers[self._parts[1]]), words):
             bases[sources] += more
         bound = self._bound_to(steps, [a.block for a in moving], bases)
-        if not bound.holds(bases):
+        if bound is None or not bound.holds(bases):
             return False
         try:
             dispatches, groups, push = bound.at(bases, numbers)
@@ -407,11 +411,16 @@ class PlacedSources:
         return True
 
     def _bound_to(self, steps: ListedSteps, blocks: Sequence[Block], bases: np.ndarray
-                  ) -> _BoundSteps:
-        """The steps, where what moves lies in these blocks."""
+                  ) -> _BoundSteps | None:
+        """The steps, where what moves lies in these blocks. None while other blocks come so often
+        that binding to them takes longer than it saves."""
+        steps.runs += 1
         for known_steps, known_blocks, bound in self._bound:
             if known_steps is steps and known_blocks == blocks:
                 return bound
+        if steps.binds > MAX_BOUND and steps.binds * _WORTH_BINDING > steps.runs:
+            return None
+        steps.binds += 1
         left = iter(blocks)
         each = [next(left) if a is None else a.block for a in self._allocations]
         if len(self._pipelines) > _MAX_PIPELINES:

@@ -185,7 +185,7 @@ class _Layout:
         self.ends: Ends | None = None
         """Where inputs and outputs lie, once these have memory."""
         self.moving: set[Storage] = set()
-        """Inputs that lie elsewhere in each run, by their twins."""
+        """What lies elsewhere in each run, by its twin."""
         self.sources: PlacedSources | None = None
         """Where the sources of listed steps lie."""
 
@@ -501,7 +501,7 @@ class OpenPlan:
     def _listing(self, classes: Classes, lines: Sequence[Sequence[int]]) -> _Listing | None:
         """The steps of these classes in arrays, whose lines have so many numbers. None where they
         cannot be listed."""
-        if self._bound or not self._builder.device.runtime.engine.records_many:
+        if not self._builder.device.runtime.engine.records_many:
             return None
         key = tuple(classes.values())
         if key in self._listings:
@@ -714,6 +714,8 @@ class OpenPlan:
                 together.append(i)
         layout.moving = {twin(a).root for i, a in enumerate(self._inputs)
                          if a.storage is not None and i not in together}
+        if self._bound:
+            layout.moving |= {twin(y).root for y in self._outputs if y.storage is not None}
         fresh = [y for j, y in enumerate(self._outputs)
                  if not self._bound and j not in self.kept.values()]
         before = builder.allocated

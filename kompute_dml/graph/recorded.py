@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,7 +17,7 @@ from ..runtime.pipelines import Compiled
 from ..runtime.recorder import Recording
 from .array import Array
 from .ends import Ends
-from .memory import MemoryUse
+from .memory import MemoryUse, Storage
 from .recordings import Places, Recordings, places_of
 from .step import Step, runs_over
 from .switches import BRANCHES, disabled
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from ..compiler import CompiledOperator
     from ..device import Device
     from .open_plan import OpenPlan
+
+
+_NOWHERE: Mapping[Storage, Place] = {}
 
 
 class Allowed(NamedTuple):
@@ -210,6 +213,8 @@ class RecordedPlan:
         """Record the operators, with the inputs and then the outputs at these places."""
         ends = (*self._ends.inputs, *self._ends.outputs)
         at = {x.storage.root: slot for x, slot in zip(ends, slots) if x.storage is not None}
+        if self._recorded_at_once(at):
+            return
         for step in self._planned:
             if self._in_order:
                 self.device.runtime.recorder.order_next()
@@ -217,6 +222,18 @@ class RecordedPlan:
                 None if s is None else s.slot() if (outer := at.get(s.root)) is None
                 else Slot(outer[0], outer[1] + s.begin)
                 for s in step.storages])
+
+    def _recorded_at_once(self, at: Mapping[Storage, Place] = _NOWHERE) -> bool:
+        """Record all steps by one call, with storages at these places. False if that cannot be."""
+        if self._in_order or self.record_at_once is None:
+            return False
+        try:
+            for storage, place in at.items():
+                storage.allocation, storage.offset = place
+            return self.record_at_once()
+        finally:
+            for storage in at:
+                storage.allocation, storage.offset = None, 0
 
     def places_of(self, inputs: Sequence[Input], shared: Collection[int]) -> Places | None:
         """Where the large inputs lie, if all of them are shared."""
@@ -261,7 +278,7 @@ class RecordedPlan:
     def _record(self) -> None:
         if self._ends.upload:
             self._ends.upload.record_upload()
-        if self._in_order or self.record_at_once is None or not self.record_at_once():
+        if not self._recorded_at_once():
             for compiled, places in self._steps:
                 if self._in_order:
                     self.device.runtime.recorder.order_next()

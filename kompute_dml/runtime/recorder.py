@@ -234,8 +234,8 @@ class Recorder:
             self.flush()
 
     def takes_many(self, count: int) -> bool:
-        """Whether :meth:`dispatch_all` records so many dispatches into the active recording."""
-        return (self.recording is not None and self._timed is None and self._barriers
+        """Whether :meth:`dispatch_all` records so many dispatches."""
+        return (self._timed is None and self._barriers
                 and self.engine.records_many and count < MAX_KEPT_BATCH)
 
     def dispatch_all(
@@ -247,7 +247,7 @@ class Recorder:
         and what follows for all of them."""
         self.check()
         batch = self._batch(aside=False)
-        if batch.count + dispatches.count > batch.limit:
+        if batch.count and batch.count + dispatches.count > batch.limit:
             self.flush()
             batch = self._batch(aside=False)
         self.dispatches += dispatches.count
@@ -255,11 +255,13 @@ class Recorder:
         batch.hazards.add([(a, 0, a.nbytes, True) for a in whole])
         for allocation in allocations:
             allocation.range.last_use = batch
-        batch.allocations.update(allocations)
         batch.commands.dispatch_all(dispatches, groups, push)
         batch.count += dispatches.count
         if self.recording is not None:
+            batch.allocations.update(allocations)
             self.recording.dispatches += dispatches.count
+        if batch.count >= batch.limit:
+            self.flush()
 
     @property
     def counts_blocks(self) -> bool:

@@ -7,12 +7,14 @@ import gc
 import threading
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", minversion="2.10", reason="torch 2.10 is not installed")
 pytest.importorskip("kompute_dml.torch")
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
+from kompute_dml.runtime.kp_engine import CommandList, Dispatches  # noqa: E402
 from kompute_dml.torch import fallback, memory  # noqa: E402
 from kompute_dml.torch.counters import statistics  # noqa: E402
 from kompute_dml.torch.mirrors import mirrors  # noqa: E402
@@ -304,9 +306,19 @@ def test_lengths_share_a_graph(how: str) -> None:
 
 
 @pytest.mark.parametrize("changes", [False, True])
-def test_lengths_share_plans(changes: bool) -> None:
-    """64 lengths have a plan for each class of sizes. A mask that is written in place and a number
-    that depends on the length are those of each length."""
+def test_lengths_share_plans(changes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 lengths have a plan for each class of sizes, whose dispatches are recorded by one call. A
+    mask that is written in place and a number that depends on the length are those of each
+    length."""
+    counts: list[int] = []
+    record = CommandList.dispatch_all
+
+    def note(self: CommandList, dispatches: Dispatches, *numbers: np.ndarray) -> None:
+        counts.append(dispatches.count)
+        record(self, dispatches, *numbers)
+
+    monkeypatch.setattr(CommandList, "dispatch_all", note)
+
     class Masked(Language):
         def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, int]:
             if changes:
@@ -327,6 +339,7 @@ def test_lengths_share_plans(changes: bool) -> None:
         assert loss.item() == pytest.approx(expected.item(), rel=1e-5) and count == number
         torch.testing.assert_close(there[1].cpu(), inputs[1])
     assert statistics.plans - plans <= 16
+    assert len(counts) >= 48 or not memory.device().runtime.engine.records_many
 
 
 def test_sizes_that_code_takes_as_numbers_have_plans_of_their_own() -> None:
