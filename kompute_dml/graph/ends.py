@@ -75,16 +75,21 @@ class Ends:
     def __init__(
         self, device: Device, inputs: Sequence[OuterTensor], together: Sequence[int],
         outputs: Sequence[OuterTensor], kept: Mapping[int, int],
+        words: OuterTensor | None = None,
     ) -> None:
-        """Inputs that lie ``together`` share an allocation, and so do all outputs but those that
-        are ``kept`` where an input lies: outputs by input. Other inputs have an allocation each."""
+        """Inputs that lie ``together`` share an allocation, in which also lie the ``words`` of a
+        plan, and so do all outputs but those that are ``kept`` where an input lies: outputs by
+        input. Other inputs have an allocation each."""
         self.inputs, self.outputs, self.kept = inputs, outputs, kept
         self.together = together
         windows = device.runtime.windows
-        self.incoming, nbytes = _range(inputs[i] for i in together)
+        self.incoming, nbytes = _range(
+            x for x in (*[inputs[i] for i in together], words) if x is not None)
         self.upload = windows.upload(self.incoming, nbytes) if self.incoming else None
         self.staged = self.upload.bytes if self.upload else np.zeros(nbytes, np.uint8)
-        """The bytes of the inputs that lie together, on the host."""
+        """The bytes of what lies together, on the host."""
+        self.words = self.staged[:0] if words is None else self.staged[words.begin:]
+        """Those from the words on."""
         self.staged_at = [(i, inputs[i].dtype, inputs[i].begin) for i in together]
         """These inputs, their types, and where they begin there."""
         staged = {*together}

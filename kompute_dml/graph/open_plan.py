@@ -21,7 +21,7 @@ from ..desc import MINIMUM_ALIGNMENT
 from ..layout import Ints
 from ..lowering.plan import PERSISTENT
 from ..operators.base import OperatorDesc, bits
-from ..runtime.heap import Allocation, Slot
+from ..runtime.heap import Allocation, AllocationPart, Slot
 from ..runtime.pipelines import Compiled, Shader
 from ..runtime.windows import SIZE as WINDOW
 from ..sizes import Line, Settled, Size, SizeTrace, about, any_open, evaluator, is_open
@@ -186,6 +186,8 @@ class _Layout:
         """Where inputs and outputs lie, once these have memory."""
         self.moving: set[Storage] = set()
         """What lies elsewhere in each run, by its twin."""
+        self.words: Allocation | None = None
+        """Where the words lie that depend on sizes, if they come with the inputs."""
         self.sources: PlacedSources | None = None
         """Where the sources of listed steps lie."""
 
@@ -309,6 +311,8 @@ class OpenPlan:
         self._params: dict[OpenOperator, Words] = {}
         self._moving = {*self._begins, *self._of_written}
         self._layout: _Layout | None = None
+        self._words_room = 0
+        """The most bytes of words that depend on sizes, so far, and as many more."""
         self._listings: dict[Sequence[object], _Listing | None] = {}
         """By the classes of operators, the last used ones at the end. None where these cannot be
         listed."""
@@ -622,13 +626,17 @@ class OpenPlan:
         self, values: Sequence[int], listing: _Listing, numbers: np.ndarray
     ) -> RecordedPlan:
         """The plan for these values, by steps in arrays."""
+        if listing.words.size > self._words_room:
+            self._words_room = 2 * listing.words.size
+            if self._layout is not None and self._layout.words is not None:
+                self._layout = None
         layout = self._layout
         if layout is None or np.any(numbers[listing.needs] > layout.capacity[listing.of]):
             layout = self._room(values, numbers[listing.scratch].tolist())
         words = listing.words.copy()
         for dtype, places, of in listing.changes:
             words.view(dtype)[places] = numbers[of]
-        held = self._upload(words)
+        held = self._upload(words) if layout.words is None else layout.words
 
         def steps() -> list[Step]:
             return self._steps_at(
@@ -636,6 +644,8 @@ class OpenPlan:
                 {o: c.at(values) for o, c in listing.classes.items()}, held)
 
         plan = self._recorded(layout, steps, numbers, listing.pipelines)
+        if layout.words is not None:
+            plan.words = words
         if layout.sources is None:
             layout.sources = PlacedSources(self._sources, lambda source: self._lies(source, layout))
         sources, at = layout.sources, (listing.words_at[0], listing.words_at[1])
@@ -645,11 +655,11 @@ class OpenPlan:
     def _lies(self, source: Source, layout: _Layout) -> Lies:
         """Where a source lies in a layout."""
         if isinstance(source, Words):
-            return Lies(None, 0)
+            return Lies(layout.words, 0)
         if isinstance(source, tuple):
             return Lies(*source)
         if source.root in self._written_at:
-            return Lies(None, self._written_at[source.root] + source.begin)
+            return Lies(layout.words, self._written_at[source.root] + source.begin)
         number = self._begins.get(source)
         if source not in self._twinned:
             return Lies(*(source if number is None else source.root).slot(), number)
@@ -707,7 +717,8 @@ class OpenPlan:
                 and a.storage is not None and a.storage.first >= 0 and i not in self.kept]
         staged = [i for i in used if self._inputs[i] not in self._resident]
         together: list[int] = []
-        end = 0
+        words = Storage(self._words_room)
+        end = aligned(words.nbytes)
         for i in sorted(staged, key=lambda i: twin(self._inputs[i]).nbytes):
             end += aligned(twin(self._inputs[i]).nbytes)
             if end <= WINDOW:
@@ -718,14 +729,20 @@ class OpenPlan:
             layout.moving |= {twin(y).root for y in self._outputs if y.storage is not None}
         fresh = [y for j, y in enumerate(self._outputs)
                  if not self._bound and j not in self.kept.values()]
+        with_words = bool(together and words.nbytes)
         before = builder.allocated
-        for group in ([self._inputs[i] for i in together],
-                      *[[self._inputs[i]] for i in used if i not in together], fresh):
+        for n, group in enumerate([[self._inputs[i] for i in together], *[
+                [self._inputs[i]] for i in used if i not in together], fresh]):
             present = [twin(a) for a in group if a.storage is not None]
+            if with_words and not n:
+                present.append(words)
             builder.allocate(present, side_by_side(present), side_by_side)
+        if with_words and words.allocation is not None:
+            layout.words = AllocationPart(words.allocation, words.offset, words.nbytes)
         inputs, outputs = ([OuterTensor(a.dtype, None if a.storage is None else twin(a))
                             for a in arrays] for arrays in (self._inputs, self._outputs))
-        layout.ends = Ends(builder.device, inputs, together, outputs, self.kept)
+        layout.ends = Ends(builder.device, inputs, together, outputs, self.kept,
+                           OuterTensor(np.dtype(np.uint8), words) if with_words else None)
         inner = [s for s in (*map(twins.__getitem__, self._inner),
                              *map(twins.__getitem__, self._scratch)) if s.nbytes]
         apart = MEMORY in disabled()

@@ -75,6 +75,8 @@ class RecordedPlan:
         self._steps_of = steps
         self.record_at_once: Callable[[], bool] | None = None
         """What records all steps by one call, or says that it cannot."""
+        self.words = ends.words[:0]
+        """What steps read beside the inputs."""
         self.pipelines: Sequence[Compiled] = ()
         """What its steps run, held so that a full cache does not let them be compiled anew."""
         self.shapes = shapes[len(ends.inputs):]
@@ -251,6 +253,7 @@ class RecordedPlan:
             ends.upload.wait()
         for i, view in self._small:
             view[...] = inputs[i]
+        ends.words[:self.words.size] = self.words
         if ends.incoming and not ends.upload:
             self.device.runtime.transfer.upload(ends.staged, ends.incoming, 0)
 
