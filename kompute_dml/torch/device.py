@@ -317,6 +317,14 @@ def _empty_strided(size: Sequence[int], stride: Sequence[int], dtype: torch.dtyp
     return torch.as_strided(memory.new((extent(size, stride),), dtype), size, stride)
 
 
+def _new_empty_strided(
+    x: torch.Tensor, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype | None = None,
+    device: torch.device | None = None, **other: Any,
+) -> torch.Tensor:
+    """Autograd takes parts of it by its strides."""
+    return torch.empty_strided(size, stride, dtype=dtype or x.dtype, device=device or x.device)
+
+
 def _to_copy(x: torch.Tensor, *, dtype: torch.dtype | None = None,
              device: torch.device | None = None, **other: Any) -> torch.Tensor:
     dtype = dtype or x.dtype
@@ -440,7 +448,8 @@ def _update_scale(scale: torch.Tensor, tracker: torch.Tensor, found_inf: torch.T
 
 
 _OWN: dict[str, Callable[..., Any]] = {
-    "empty.memory_format": _empty, "empty_strided": _empty_strided, "_to_copy": _to_copy,
+    "empty.memory_format": _empty, "empty_strided": _empty_strided,
+    "new_empty_strided": _new_empty_strided, "_to_copy": _to_copy,
     "_copy_from": _copy_from, "_copy_from_and_resize": _copy_from_and_resize, "clone": _clone,
     "_local_scalar_dense": _item, "resize_": _resize, "equal": _equal,
     "arange.start_out": _arange_out, "_linalg_check_errors": _check_errors,

@@ -57,6 +57,15 @@ def test_memory_goes_while_an_exception_passes() -> None:
     assert allocation() is None
 
 
+def written_by_columns(x: Any) -> Any:
+    """The columns of a tensor that does not lie in the order of its dimensions."""
+    y = torch.zeros_like(x.t())
+    for i in range(y.shape[1]):
+        y[:, i] = (i + 1) * x[i]
+    assert y.stride() == x.t().stride()
+    return (y * torch.arange(float(y.numel()), device=y.device).view(y.shape)).sum()
+
+
 EACH: dict[str, Callable[[Any], Any]] = {
     "views": lambda x: x.t()[1:, ::2].reshape(-1)[1:] + 1,
     "in place through a view": lambda x: x.clone()[0].mul_(3),
@@ -138,6 +147,8 @@ EACH: dict[str, Callable[[Any], Any]] = {
             lambda y: torch.nn.functional.multilabel_margin_loss(y, torch.tensor(
                 [[3, 0, -1, 1, 2, 0], [5, 4, 3, 2, 1, 0], [-1, 0, 0, 0, 0, 0], [2] + [-1] * 5],
                 device=x.device), reduction="sum"))),
+    "gradient of slices that are written": lambda x: torch.autograd.functional.jacobian(
+        written_by_columns, x),
     "uneven pool": lambda x: torch.nn.functional.adaptive_avg_pool2d(x.view(1, 4, 6), (3, 4)),
 }
 
