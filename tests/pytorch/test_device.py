@@ -147,6 +147,8 @@ EACH: dict[str, Callable[[Any], Any]] = {
             lambda y: torch.nn.functional.multilabel_margin_loss(y, torch.tensor(
                 [[3, 0, -1, 1, 2, 0], [5, 4, 3, 2, 1, 0], [-1, 0, 0, 0, 0, 0], [2] + [-1] * 5],
                 device=x.device), reduction="sum"))),
+    "gradients of weights by size and direction": lambda x: torch.autograd.functional.jacobian(
+        lambda v, g: torch._weight_norm(v, g, 0).square().sum(), (x, x[:, :1])),
     "gradient of slices that are written": lambda x: torch.autograd.functional.jacobian(
         written_by_columns, x),
     "uneven pool": lambda x: torch.nn.functional.adaptive_avg_pool2d(x.view(1, 4, 6), (3, 4)),

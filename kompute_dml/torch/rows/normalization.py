@@ -127,3 +127,13 @@ def batch_norm(x: Value, weight: Value | None, bias: Value | None, mean: Value, 
     return [value(y, x.shape, x.dtype), nothing, nothing]
 
 
+@lowers("_weight_norm_interface_backward")
+def weight_norm_backward(gradient: Value, v: Value, g: Value, norms: Value, dim: int
+                         ) -> list[Value]:
+    """Of w = v g / |v|, whose norms are over all dimensions but ``dim``."""
+    others = [d for d in range(v.ndim) if d != dim % v.ndim]
+    norms = cast(norms, g.dtype)
+    along = call("div.Tensor", call(
+        "sum.dim_IntList", call("mul.Tensor", gradient, v), others, True), norms)
+    across = call("sub.Tensor", gradient, call("mul.Tensor", v, call("div.Tensor", along, norms)))
+    return [call("mul.Tensor", across, call("div.Tensor", g, norms)), cast(along, g.dtype)]
