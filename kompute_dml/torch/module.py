@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
+from ..runtime.adapters import choose
 from . import memory
 
 
@@ -96,9 +97,12 @@ class Module(types.ModuleType):
         self._peak = 0
 
     def is_available(self) -> bool:
-        """Whether there is a Vulkan device."""
+        """Whether there is a Vulkan device. It opens none: packages ask at their import, and a
+        process may fork afterwards."""
+        if self.is_initialized():
+            return not self._is_in_bad_fork()
         try:
-            return memory.device() is not None
+            return choose() is not None
         except Exception:  # no loader, no driver: whatever says that there is no device
             return False
 

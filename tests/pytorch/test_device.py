@@ -7,6 +7,8 @@ import gc
 import io
 import os
 import pickle
+import subprocess
+import sys
 import warnings
 import weakref
 from collections.abc import Callable
@@ -306,6 +308,19 @@ def test_forked_workers_that_touch_the_device_raise(way: str) -> None:
         first(TOUCHES[way])
     assert first(lambda i: torch.manual_seed(i).initial_seed()).tolist() == [0, 1]
     assert HELD[0].add(1).tolist() == [2, 2] and not torch.kompute._is_in_bad_fork()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_asking_whether_there_is_a_device_opens_none() -> None:
+    """Packages ask at their import. A child that is forked afterwards has a device of its own."""
+    code = """if True:
+        import os, torch, kompute_dml.torch
+        assert torch.accelerator.is_available() and not torch.kompute.is_initialized()
+        child = os.fork()
+        if child:
+            raise SystemExit(os.waitpid(child, 0)[1])
+        assert torch.ones(2, device="kompute").sum().item() == 2"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_pickled_tensors() -> None:
