@@ -67,7 +67,7 @@ class Scene:
 
     def __init__(self, adapter: Any) -> None:
         self.device = dml.Device(adapter)
-        self.device.runtime.heap._keep = 0  # empty blocks go at once
+        self.device.runtime.heap.keep = 0  # empty blocks go at once
         self.one = self.device.tensor(np.ones(64, np.float32))
         self.count = self.device.tensor(np.zeros(64, np.float32))
         with self.device.record() as self.recording:

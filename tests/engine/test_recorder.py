@@ -222,7 +222,7 @@ def test_ranges_freed_after_their_submit_are_handed_out_and_the_host_waits(
 
 @shared_blocks
 def test_a_block_that_a_submit_uses_goes_when_that_is_done(own: dml.Device) -> None:
-    own.runtime.heap._keep = 0
+    own.runtime.heap.keep = 0
     kept = own.empty([64])
     own.synchronize()
     large = own.empty([(4 << 20) + 64])  # more than a first block
