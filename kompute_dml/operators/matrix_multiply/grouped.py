@@ -19,7 +19,7 @@ from ...lowering.kernel import Kernel, choose
 from ...lowering.plan import Plan, Target
 from ...runtime.traits import DeviceTraits
 from ...spec import Field
-from ..base import fields_of, widened
+from ..base import OperatorDesc, fields_of, widened
 from ..gather import NonzeroCoordinatesOperatorDesc
 from ..quantize_blocks import DequantizeOperatorDesc
 from .blocked_weights import ROWS, BlockedProduct, fits
@@ -48,7 +48,7 @@ def tile_count(rows: int, groups: int, each: int) -> int:
     return rows if each == 1 else (rows + groups * (each - 1)) // each
 
 
-def _sort(d: Any, target: Target) -> Plan:
+def _sort(d: OperatorDesc, target: Target) -> Plan:
     p = PlanBuilder(target, d)
     indices = d.input_tensor
     words = indices.data_type.itemsize // 4
@@ -109,14 +109,14 @@ class _Dequantized(Kernel[BlockedProduct]):
         p.include(product.operator.lower(product, p.target), {"b_tensor": dequantized.reading()})
 
 
-def _weights(d: Any) -> TensorDesc:
+def _weights(d: OperatorDesc) -> TensorDesc:
     """The matrices of all groups, dequantized: rows are columns of B."""
     groups, columns, blocks = d.b_scale_tensor.sizes
     sizes = groups, columns, blocks * d.block_size
     return TensorDesc(d.b_scale_tensor.data_type, sizes, packed_strides(sizes))
 
 
-def _read_as_they_are(d: Any, g: BlockedProduct) -> bool:
+def _read_as_they_are(d: OperatorDesc, g: BlockedProduct) -> bool:
     """Whether a kernel reads the blocks of all groups, whose columns follow each other."""
     b = d.b_tensor
     scales = [t for t in (d.b_scale_tensor, d.b_zero_point_tensor) if t is not None]
@@ -125,7 +125,7 @@ def _read_as_they_are(d: Any, g: BlockedProduct) -> bool:
         t.strides[0] == g.columns * t.strides[-2] for t in scales)
 
 
-def _lower(d: Any, target: Target) -> Plan:
+def _lower(d: OperatorDesc, target: Target) -> Plan:
     p = PlanBuilder(target, d)
     if d.b_scale_tensor is not None:
         blocked, other = BlockedProduct(p), _Dequantized()
