@@ -37,6 +37,11 @@ def to_bfloat16(builder: Builder, x: Array) -> Array:
     return _converted(builder, x, NarrowDesc, STORED)
 
 
+def as_stored(builder: Builder, x: Array) -> Array:
+    """:func:`to_bfloat16` of FLOAT32; else the array itself."""
+    return x if x.dtype == STORED else to_bfloat16(builder, x)
+
+
 def _converted(builder: Builder, x: Array, desc_class: Any, dtype: np.dtype[Any]) -> Array:
     y = builder.new(x.shape, dtype)
     if x.storage is not None and y.storage is not None:

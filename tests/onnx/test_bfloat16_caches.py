@@ -1,5 +1,5 @@
-"""Attention whose caches are of BFLOAT16 and as long as they may grow: it reads and writes them as
-they are. The backend's inputs and outputs of BFLOAT16 are those of ml_dtypes."""
+"""Attention whose caches are of BFLOAT16, as long as they may grow or growing: it reads and writes
+them as they are. The backend's inputs and outputs of BFLOAT16 are those of ml_dtypes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kompute_dml.layout import product  # noqa: E402
 from kompute_dml.onnx.model import read  # noqa: E402
 from kompute_dml.onnx.region import Region  # noqa: E402
 from kompute_dml.onnx.row import MICROSOFT  # noqa: E402
-from onnx_graphs import FLOAT, INT64, cpu, model, node  # noqa: E402
+from onnx_graphs import BOOL, FLOAT, INT64, cpu, model, node  # noqa: E402
 from test_shared_caches import appended, attended, built  # noqa: E402
 
 _BFLOAT16 = onnx.TensorProto.BFLOAT16
@@ -166,6 +166,69 @@ def test_caches_of_as_many_heads_as_queries(
                                rtol=2.0**-8, atol=2.0**-6)
     if not beams:
         assert _whole_caches(stored, fed, device) == ["APPEND", "APPEND"]
+
+
+@pytest.mark.parametrize("past", [0, 5, 40])
+@pytest.mark.parametrize(("op", "tokens", "more"), [
+    ("Attention", 1, {"is_causal": 1}), ("Attention", 3, {"mask": _BFLOAT16}),
+    ("Attention", 12, {"is_causal": 1, "mask": BOOL, "softcap": 2.0}),
+    ("Attention", 2, {"by_head": True}), ("MultiHeadAttention", 1, {"unidirectional": 1}),
+    ("MultiHeadAttention", 3, {"bias": True, "mask": _BFLOAT16}),
+    ("DecoderMaskedMultiHeadAttention", 1, {})])
+def test_growing_caches_stay_as_they_are(
+    op: str, tokens: int, more: dict[str, Any], past: int, device: dml.Device,
+    rng: np.random.Generator
+) -> None:
+    is_onnx, keys = op == "Attention", past + tokens
+    key_heads = _KEY_HEADS if is_onnx else _HEADS
+    attributes = {name: x for name, x in more.items() if isinstance(x, (int, float)) and (
+        name not in ("mask", "by_head", "bias"))}
+    attributes |= {"q_num_heads": _HEADS, "kv_num_heads": key_heads} if is_onnx else {
+        "num_heads": _HEADS}
+    sizes: dict[str, tuple[int, ...]] = {}
+    for name, heads in (("q", _HEADS), ("k", key_heads), ("v", key_heads)):
+        sizes[name] = (2, heads, tokens, _SIZE) if "by_head" in more else (
+            2, tokens, heads * _SIZE)
+    if "by_head" in more:
+        attributes = {}
+    sizes |= {f"past_{n}": (2, key_heads, past, _SIZE) for n in "kv"}
+    if "mask" in more:
+        sizes["mask"] = (2, _HEADS, tokens, keys)
+    if "bias" in more:
+        sizes["bias"] = (3 * _HEADS * _SIZE,)
+    bias, mask = ("bias" if "bias" in more else "-"), ("mask" if "mask" in more else "-")
+    inputs = {"Attention": f"q k v {mask} past_k past_v",
+              "MultiHeadAttention": f"q k v {bias} - {mask} past_k past_v",
+              "DecoderMaskedMultiHeadAttention": "q k v - - past_k past_v"}
+
+    def grown(kind: int, op: str) -> bytes:
+        def kind_of(name: str) -> int:
+            return BOOL if name == "mask" and more["mask"] == BOOL else kind
+
+        present = (2, key_heads, keys, _SIZE)
+        return model(
+            [node(op, inputs[op], "y present_k present_v", "" if is_onnx else MICROSOFT,
+                  **attributes)],
+            [(n, kind_of(n), x) for n, x in sizes.items()],
+            [("y", kind, sizes["q"]), ("present_k", kind, present),
+             ("present_v", kind, present)], opset=23)
+
+    fed = {n: rng.standard_normal(x).astype(ml_dtypes.bfloat16) for n, x in sizes.items()}
+    if more.get("mask") == BOOL:
+        fed["mask"] = rng.random(sizes["mask"]) < 0.7
+        fed["mask"][..., 0] = True
+    stored = onnx.load_model_from_string(grown(_BFLOAT16, op))
+    y, *present = backend.run_model(stored, fed)
+    # The CPU provider's operator for one token wants caches that are as long as they may grow.
+    reference = "Attention" if is_onnx else "MultiHeadAttention"
+    wanted, *expected = cpu(grown(FLOAT, reference), False).run(None, {
+        n: x if x.dtype == bool else x.astype(np.float32) for n, x in fed.items()})
+    # Fresh keys and values that a bias was added to are rounded.
+    for got, exact in zip(present, expected):
+        np.testing.assert_allclose(got.astype(np.float32), exact, rtol=2.0**-8)
+    np.testing.assert_allclose(y.astype(np.float32), wanted, rtol=2.0**-7, atol=2.0**-6)
+    if past > 5:
+        assert not _whole_caches(stored, fed, device)
 
 
 def _whole_caches(

@@ -13,7 +13,7 @@ from ...graph.array import BOOL, Array
 from ...graph.builder import Builder
 from ...layout import packed_strides
 from ...operators.rotary_append import AppendedAttentionDesc
-from ..bfloat16 import STORED, numbers, to_bfloat16
+from ..bfloat16 import STORED, as_stored, numbers
 from ..graph import OnnxNode
 from ..lowerings import Inputs, Seen, converted, emit_elementwise, given, optional, packed
 from ..row import Mapping
@@ -48,7 +48,8 @@ def expect_caches(
 
 def multi_head_attention(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """com.microsoft MultiHeadAttention. Queries, keys and values are separate, or lie in one stack,
-    or keys and values do. Separate keys and values may be by head already."""
+    or keys and values do. Separate keys and values may be by head already. All may be of BFLOAT16
+    as it is stored, and then the results are, too."""
     read, heads = node.attributes, node.attributes["num_heads"]
     q = builder.pack(given(inputs, 0))
     batches, queries = q.shape[:2]
@@ -98,11 +99,14 @@ def multi_head_attention(builder: Builder, node: OnnxNode, inputs: Inputs) -> li
     if mask is not None:
         kind, tensors["mask_tensor"] = mask_of(mask, sizes)
     counts = {"query_head_count": heads, "key_value_head_count": heads}
-    builder.emit(
-        "MULTIHEAD_ATTENTION1" if causal else "MULTIHEAD_ATTENTION", tensors,
-        scale=float(read.get("scale", 0.0) or size ** -0.5), mask_type=kind,
-        mask_filter_value=float(read.get("mask_filter_value", FILTER)),
-        **(counts if causal else {"head_count": heads}))
+    more: dict[str, Any] = {
+        "scale": float(read.get("scale", 0.0) or size ** -0.5), "mask_type": kind,
+        "mask_filter_value": float(read.get("mask_filter_value", FILTER))}
+    if q.dtype == STORED:
+        builder.emit_own(AppendedAttentionDesc, tensors, **more, **counts)
+    else:
+        builder.emit("MULTIHEAD_ATTENTION1" if causal else "MULTIHEAD_ATTENTION", tensors, **more,
+                     **(counts if causal else {"head_count": heads}))
     return [y, *present]
 
 
@@ -165,12 +169,17 @@ def both_ways_refusal(node: OnnxNode) -> str | None:
 
 
 def attention(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
-    """ONNX's Attention. Inputs by head are seen by token."""
+    """ONNX's Attention. Inputs by head are seen by token. Caches of BFLOAT16 stay as they are."""
     read = node.attributes
     if (filled := optional(inputs, 6)) is not None:
         return [_of_caches(builder, node, inputs, filled)]
-    q, *caches = (given(inputs, i) for i in range(3))
-    inputs = [q, *(numbers(builder, x) for x in caches), *inputs[3:]]
+    held = [x for x in (optional(inputs, 4), optional(inputs, 5)) if x is not None]
+    is_stored = [x.dtype for x in held] == [STORED] * 2
+    as_cached = as_stored if is_stored else numbers
+    fresh = (given(inputs, i) for i in range(3))
+    inputs = [*(as_cached(builder, x) for x in fresh), optional(inputs, 3),
+              *(numbers(builder, x) if not is_stored else x for x in held)]
+    q = given(inputs, 0)
     by_head = len(q.shape) == 4
     heads = q.shape[1] if by_head else read["q_num_heads"]
     key_heads = given(inputs, 1).shape[1] if by_head else read["kv_num_heads"]
@@ -194,14 +203,18 @@ def attention(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     if causal or any(node.outputs[1:]):
         tensors |= {"output_present_key_tensor": packed(present[0]),
                     "output_present_value_tensor": packed(present[1])}
+    if mask is not None and is_stored and mask.dtype != BOOL:
+        mask = as_stored(builder, converted(builder, mask, np.dtype(np.float32)))
     kind = _masked(builder, tensors, mask, (batches, heads, queries, keys), q.dtype)
     more: dict[str, Any] = {
         "scale": float(read.get("scale") or size ** -0.5), "query_head_count": heads,
         "key_value_head_count": key_heads, "mask_type": kind, "mask_filter_value": -np.inf}
-    if cap := float(read.get("softcap", 0.0)):
+    cap = float(read.get("softcap", 0.0)) or None
+    if cap or is_stored:
         builder.emit_own(AppendedAttentionDesc, tensors, soft_cap=cap, **more)
     else:
         builder.emit("MULTIHEAD_ATTENTION1", tensors, **more)
+    y = numbers(builder, y)
     if by_head:
         y = builder.reshape(y, (batches, queries, heads, value_size)).transpose((0, 2, 1, 3))
     return [y, *present]
@@ -216,9 +229,9 @@ def _of_caches(builder: Builder, node: OnnxNode, inputs: Inputs, filled: Array) 
     k, v, mask = given(inputs, 1), given(inputs, 2), optional(inputs, 3)
     is_stored = k.dtype == v.dtype == STORED
     if is_stored:
-        q = to_bfloat16(builder, q)
+        q = as_stored(builder, q)
         if mask is not None and mask.dtype != BOOL:
-            mask = to_bfloat16(builder, converted(builder, mask, np.dtype(np.float32)))
+            mask = as_stored(builder, converted(builder, mask, np.dtype(np.float32)))
     else:
         k, v = numbers(builder, k), numbers(builder, v)
     key_heads = k.shape[1] if by_head else read["kv_num_heads"]
@@ -311,5 +324,5 @@ ROWS: tuple[Mapping, ...] = (
                 "PastValueTensor", None),
         attributes=("is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale",
                     "softcap", "softmax_precision"),
-        stored=(1, 2), refuses=onnx_attention_refusal, multiplies=True),
+        stored=(1, 2, 4, 5), refuses=onnx_attention_refusal, multiplies=True),
 )

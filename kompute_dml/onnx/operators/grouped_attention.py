@@ -15,7 +15,7 @@ from ...graph.builder import Builder
 from ...graph.recorded import Allowed
 from ...operators.rotary_append import AppendedAttentionDesc, RotaryAppendDesc, serves, takes
 from ...operators.rotary_attention import RotaryAttentionDesc
-from ..bfloat16 import STORED, numbers, to_bfloat16, to_float
+from ..bfloat16 import STORED, as_stored, numbers, to_float
 from ..graph import OnnxNode
 from ..lowerings import (
     Inputs,
@@ -77,7 +77,7 @@ def grouped(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
         past_k.dtype == past_v.dtype == STORED)
 
     def as_cached(x: Array) -> Array:
-        return to_bfloat16(builder, x) if is_stored and x.dtype != STORED else x
+        return as_stored(builder, x) if is_stored else x
 
     if not slides:
         expect(builder, node, lengths, Allowed("seqlens_k", 0, capacity, ", the caches' rows"))

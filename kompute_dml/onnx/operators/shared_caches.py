@@ -14,7 +14,7 @@ from ...graph.builder import Builder
 from ...graph.recorded import Allowed
 from ...layout import packed_strides
 from ...operators.rotary_append import AppendedAttentionDesc
-from ..bfloat16 import STORED, numbers, to_bfloat16
+from ..bfloat16 import STORED, as_stored, numbers
 from ..graph import OnnxNode
 from ..lowerings import Inputs, emit_elementwise, expect, given, optional
 from ..row import MICROSOFT, Mapping
@@ -29,7 +29,7 @@ _MASK, _ADDED, _COUNT, _BEAMS = 3, 4, 7, 9
 def multi_head(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     """MultiHeadAttention, with caches that are as long as they may grow or one longer each time."""
     if (count := optional(inputs, 8)) is None:
-        return attention.multi_head_attention(builder, node, _as_numbers(builder, inputs))
+        return _grown(builder, node, inputs)
     q, k, v, past_k, past_v = (given(inputs, i) for i in (0, 1, 2, 6, 7))
     return _attended(builder, node, (q, k, v), optional(inputs, 3), (past_k, past_v), count,
                      optional(inputs, 9))
@@ -42,15 +42,27 @@ def masked(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     mask, added, past_k, past_v, count = (optional(inputs, i) for i in range(_MASK, _COUNT + 1))
     bias = optional(inputs, 10)
     if not _shares(node) or past_k is None or past_v is None or count is None:
-        return attention.multi_head_attention(
-            builder, node,
-            _as_numbers(builder, [q, k, v, bias, mask, added, past_k, past_v]))
+        return _grown(builder, node, [q, k, v, bias, mask, added, past_k, past_v])
     return _attended(builder, node, (q, k, v), bias, (past_k, past_v), count,
                      optional(inputs, _BEAMS))
 
 
-def _as_numbers(builder: Builder, inputs: Inputs) -> list[Array | None]:
-    return [None if x is None else numbers(builder, x) for x in inputs]
+def _grown(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
+    """Without caches that are as long as they may grow. Those of BFLOAT16 stay as they are, beside
+    separate queries, keys and values."""
+    _, k, v, bias, mask, added, past_k, past_v = (optional(inputs, i) for i in range(8))
+    if k is None or v is None or past_k is None or past_v is None or len(k.shape) != 3 or not (
+            past_k.dtype == past_v.dtype == STORED) or (
+            node.attributes.get("unidirectional", 0) and k.shape[1] > given(inputs, 0).shape[1]):
+        return attention.multi_head_attention(
+            builder, node, [None if x is None else numbers(builder, x) for x in inputs])
+    fresh = given(inputs, 0), k, v
+    if bias is not None:
+        fresh = _biased(builder, fresh, bias)
+    y, *present = attention.multi_head_attention(builder, node, [
+        *(as_stored(builder, x) for x in fresh), None, mask,
+        None if added is None else as_stored(builder, added), past_k, past_v])
+    return [numbers(builder, y), *present]
 
 
 def _attended(
@@ -63,7 +75,7 @@ def _attended(
     if bias is not None:
         fresh = _biased(builder, fresh, bias)
     if past[0].dtype == past[1].dtype == STORED:
-        fresh = tuple(to_bfloat16(builder, x) for x in fresh)  # type: ignore[assignment]
+        fresh = tuple(as_stored(builder, x) for x in fresh)  # type: ignore[assignment]
     q, k, v = (builder.pack(x) for x in fresh)
     batches, length, features = q.shape
     capacity = past[0].shape[2]
