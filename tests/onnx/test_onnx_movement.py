@@ -37,6 +37,20 @@ def test_slices(start: int, end: int, step: int, rng: np.random.Generator) -> No
            dict(b=[start, 1], e=[end, 6], a=[0, 1], s=[step, 2]), x)
 
 
+def test_pixels_of_transposed_channels_roll_along_both_axes(rng: np.random.Generator) -> None:
+    """Windows of Swin that move, over what a convolution wrote channel by channel: rows of pixels
+    are read, and rows of channels are written."""
+    x = rng.normal(size=(1, 16, 8, 8)).astype(np.float32)
+    nodes = [node("Transpose", "x", "r0", perm=[0, 2, 3, 1])]
+    for axis in (1, 2):
+        before, after = f"r{axis - 1}", f"r{axis}"
+        nodes += [node("Slice", f"{before} zero two a{axis}", f"{after}.end"),
+                  node("Slice", f"{before} two eight a{axis}", f"{after}.begin"),
+                  node("Concat", f"{after}.begin {after}.end", after, axis=axis)]
+    _check([*nodes, node("Neg", "r2", "y")], "y",
+           dict(zero=[0], two=[2], eight=[8], a1=[1], a2=[2]), x)
+
+
 @pytest.mark.parametrize("unfused", ["", "elementwise_fusion,epilogue"])
 def test_what_overlaps_is_not_overwritten(
     unfused: str, device: dml.Device, monkeypatch: pytest.MonkeyPatch

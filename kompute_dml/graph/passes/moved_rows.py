@@ -62,7 +62,7 @@ def _tensors(chain: list[Node]) -> Iterator[tuple[TensorDesc, Storage]]:
 
 def _row(chain: list[Node]) -> int:
     """The elements of the longest rows that all of them move as a whole; 0 if they are no vectors,
-    or where what is written has gaps."""
+    or where what is written has gaps or rows of another dimension."""
     row, size = 0, output_of(chain[0]).data_type.itemsize
     for t, storage in _tensors(chain):
         if any_open((*t.sizes, *t.strides)):
@@ -70,12 +70,20 @@ def _row(chain: list[Node]) -> int:
         moving = [(n, s) for n, s in zip(t.sizes, t.strides) if n > 1]
         inner = product([n for n, s in moving if s == 1])
         row = math.gcd(row, inner, *[s for _, s in moving if s != 1], storage.begin // size)
+    if any(_along(node.tensor(slot)) != _along(output_of(node))
+           for node in chain for slot in node.storages):
+        return 0
     y = output_of(chain[-1])
     dense = extent(y.sizes, y.strides) == product(y.sizes)
     ends = chain[-1].storages["output_tensor"]
     little = DataType.UINT32.itemsize * max(
         -(-s.root.nbytes // (row * size)) for _, s in _tensors(chain)) <= LITTLE if row else False
     return row if row * size % _VECTOR == 0 and dense and ends.begin == 0 and little else 0
+
+
+def _along(t: TensorDesc) -> list[int]:
+    """The dimensions whose neighbours are neighbours in memory."""
+    return [i for i, (n, s) in enumerate(zip(t.sizes, t.strides)) if n > 1 and s == 1]
 
 
 def _gather(g: Nodes, chain: list[Node], row: int) -> None:
