@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, UnsupportedOperatorException
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
@@ -328,6 +329,8 @@ def _new_empty_strided(
 def _to_copy(x: torch.Tensor, *, dtype: torch.dtype | None = None,
              device: torch.device | None = None, **other: Any) -> torch.Tensor:
     dtype = dtype or x.dtype
+    if is_lazy(x):
+        return torch.empty(0, dtype=dtype, device=device or x.device)
     if x.device.type != memory.NAME:
         return wrapped(unwrapped(x.to(dtype)))
     if device is not None and device.type != memory.NAME:
@@ -466,8 +469,6 @@ def register() -> tuple[object, ...]:
     """Name the device and register its operators. The result must live as long as the process."""
     _setup_privateuseone_for_python_backend(
         memory.NAME, backend_module=Module(), device_guard=Guard())
-    # Else .to("kompute") unties tied weights, whose gradients then are wrong.
-    torch.__future__.set_swap_module_params_on_conversion(True)
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(dispatch, "PrivateUse1")
     library = torch.library.Library("aten", "IMPL")

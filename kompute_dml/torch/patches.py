@@ -15,6 +15,9 @@ import torch
 import torch._tensor_str
 import torch.fx
 from torch import _tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from . import backend, memory
 
@@ -69,6 +72,48 @@ def _pinning(before: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
     return functools.wraps(before)(pin_memory)
 
 
+def _moving(before: Callable[..., torch.nn.Module]) -> Callable[..., torch.nn.Module]:
+    """A parameter that moves stays the same object, for it may be tied, and an optimizer may have
+    it. PyTorch assigns to ``x.data`` for this, which it allows between its own devices only. Its
+    other way, ``torch.__future__.set_swap_module_params_on_conversion``, concerns all devices, and
+    refuses a parameter that a graph or a weak reference holds."""
+    def apply(self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor],
+              recurse: bool = True) -> torch.nn.Module:
+        if isinstance(self, torch.jit.ScriptModule):  # C++ holds its parameters
+            return before(self, fn.convert if isinstance(fn, _Move) else fn, recurse)
+        return before(self, fn if isinstance(fn, _Move) else _Move(fn), recurse)
+
+    return functools.wraps(before)(apply)
+
+
+class _Move:
+    """What a module applies to its parameters, gradients and buffers. A parameter that comes to the
+    device, or leaves it, takes the memory of its result, and goes on with its hooks."""
+
+    def __init__(self, convert: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self.convert = convert
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.convert(x)
+        if not isinstance(x, torch.nn.Parameter) or _ours(x) == _ours(y) or (
+                isinstance(y, FakeTensor) or is_traceable_wrapper_subclass(y)):
+            return y
+        gradient, hooks, after = x.grad, x._backward_hooks, x._post_accumulate_grad_hooks
+        if x.requires_grad and not is_lazy(x):
+            torch.autograd.graph.get_gradient_edge(x).node.register_prehook(_refuse)
+        torch._C._swap_tensor_impl(x, torch.nn.Parameter(y, x.requires_grad))
+        x._backward_hooks, x._post_accumulate_grad_hooks = hooks, after
+        if gradient is not None:
+            x.grad = self.convert(gradient)
+        return x.data
+
+
+def _refuse(gradients: object) -> None:
+    """The gradient would go to where the parameter lay."""
+    raise RuntimeError(f"{memory.NAME}: a module moved to another device between its forward and "
+                       "its backward pass: move it before the forward pass")
+
+
 class Guard(torch._C._acc.DeviceGuard):
     """What PyTorch asks for the device's type. It also asks while an error of a backward pass
     unwinds, and Python ends the process where a function returns with an error pending."""
@@ -114,3 +159,4 @@ def register() -> None:
     wrapper = torch._TorchCompileInductorWrapper
     wrapper.__call__ = _compiling(wrapper.__call__)
     torch.Tensor.pin_memory = _pinning(_tensor.Tensor.pin_memory)
+    torch.nn.Module._apply = _moving(torch.nn.Module._apply)

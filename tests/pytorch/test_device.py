@@ -250,6 +250,44 @@ def test_tied_weights_stay_tied() -> None:
     torch.testing.assert_close(ours.first.weight.grad.cpu(), host.first.weight.grad)
 
 
+def test_a_parameter_that_moves_is_the_same_object() -> None:
+    """Optimizers, hooks, weak references and what was computed before have it."""
+    layer = torch.nn.utils.weight_norm(torch.nn.Linear(3, 3))
+    weight, calls = layer.weight_g, list[str]()
+    weight.mine, weak = 5, weakref.ref(weight)
+    weight.register_hook(lambda gradient: calls.append("hook"))
+    weight.register_post_accumulate_grad_hook(lambda x: calls.append("after"))
+    optimizer = torch.optim.SGD(layer.parameters(), 0.5)
+    (2 * layer(torch.ones(2, 3)).sum()).backward()
+    graph, gradient = layer(torch.ones(2, 3)).sum(), weight.grad.clone()
+    expected = weight.detach() - 0.5 * gradient
+    calls.clear()
+    layer.to(DEVICE)
+    assert layer.weight_g is weight is weak() and weight.device.type == DEVICE
+    assert weight.mine == 5 and weight.grad.device.type == DEVICE
+    torch.testing.assert_close(weight.grad.cpu(), gradient)
+    optimizer.step()
+    torch.testing.assert_close(weight.detach().cpu(), expected)
+    layer(torch.ones(2, 3, device=DEVICE)).sum().backward()
+    assert calls == ["hook", "after"]
+    with pytest.raises(RuntimeError, match="move it before the forward pass"):
+        graph.backward()
+    assert layer.cpu().weight_g is weight and weight.device.type == "cpu"
+
+
+def test_modules_of_the_host_are_converted_as_ever() -> None:
+    layer = torch.nn.Linear(3, 3)
+    weak, loss = weakref.ref(layer.weight), (layer.weight.square() * layer.weight).sum()
+    assert layer.double().weight is weak() and loss.requires_grad
+    assert not torch.__future__.get_swap_module_params_on_conversion()
+
+
+def test_lazy_modules_move() -> None:
+    layer = torch.nn.LazyLinear(3).to(DEVICE)
+    assert layer(torch.ones(2, 4, device=DEVICE)).shape == (2, 3)
+    assert layer.weight.device.type == DEVICE and layer.weight.shape == (3, 4)
+
+
 @pytest.mark.parametrize("target", ["cpu", DEVICE])
 def test_saved_tensors_load(target: str) -> None:
     file, x = io.BytesIO(), torch.arange(6, device=DEVICE).view(2, 3)

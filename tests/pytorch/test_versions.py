@@ -18,7 +18,7 @@ USED = (
     "_C.DispatchKeySet", "_dynamo.trace_rules.add", "_tensor_str._tensor_str",
     "_TorchCompileInductorWrapper.__call__", "Tensor.pin_memory", "accelerator.synchronize",
     "utils.backend_registration._setup_privateuseone_for_python_backend",
-    "__future__.set_swap_module_params_on_conversion", "storage.UntypedStorage.copy_",
+    "_C._swap_tensor_impl", "nn.Module._apply", "storage.UntypedStorage.copy_",
     "_C._acc.DeviceGuard", "autograd.graph._engine_run_backward", "autograd._engine_run_backward",
     "_decomp.core_aten_decompositions", "_guards.TracingContext.try_get",
     "fx.node._side_effectful_functions", "storage.UntypedStorage._write_file",
