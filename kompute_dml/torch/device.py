@@ -47,8 +47,8 @@ def unwrapped(x: torch.Tensor) -> Value:
 
 
 def _turned(v: Value, x: torch.Tensor) -> Value:
-    """What PyTorch notes of a view instead of computing it: conjugates, and opposites. Copies are
-    where it becomes elements. Other operators get tensors without notes."""
+    """What PyTorch notes of a view instead of computing it: conjugates, and opposites. Copies and
+    products of matrices get tensors with notes. Other operators get tensors without."""
     if x.device.type != memory.NAME:
         return v
     if x.is_conj():
@@ -139,8 +139,8 @@ def run(op: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if isinstance(x, torch.Tensor):
             if isinstance(x, FakeTensor):  # see on_host
                 raise UnsupportedOperatorException(op)
-            v = known.get(id(x)) or known.setdefault(
-                id(x), unwrapped(x if order is None else ordered(x, order)))
+            v = known.get(id(x)) or known.setdefault(id(x), _turned(
+                unwrapped(x if order is None else ordered(x, order)), x))
             leaves[i] = v
             if v.data is not None:
                 inputs.append(v.data.allocation)

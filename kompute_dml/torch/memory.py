@@ -286,8 +286,12 @@ def download(t: Tensor | None, shape: Sequence[int], dtype: torch.dtype) -> torc
 
 
 def to_host(x: torch.Tensor) -> torch.Tensor:
-    """A copy of a tensor of the device on the host."""
-    return download(tensor_of(x), x.shape, x.dtype)
+    """A copy of a tensor of the device on the host. It has what PyTorch notes of ``x`` instead of
+    computing it: a conjugate, or an opposite."""
+    y = download(tensor_of(x), x.shape, x.dtype)
+    if x.is_conj():
+        y = torch.conj_physical(y)
+    return y.neg() if x.is_neg() else y
 
 
 def writes(x: torch.Tensor) -> int:

@@ -79,7 +79,7 @@ def _add(x: Any, parts: list[Any], tensors: list[torch.Tensor],
     """Values that differ in type or in a bit differ."""
     kind = type(x)
     if isinstance(x, torch.Tensor):
-        if x.device.type != memory.NAME:
+        if x.device.type != memory.NAME or x.is_conj() or x.is_neg():
             raise _Unknown
         held = getattr(x.untyped_storage(), "kompute_dml_allocation", None)
         start = x.storage_offset() * x.element_size()

@@ -36,11 +36,14 @@ EAGER = {
     "a few": (lambda z: torch.cat([z[1:, ::2], z[:1, 1::2]]).t(), Z),
     "gradients": (gradient, X),
     "gradients of complex numbers": (gradient, Z),
+    "gradients of products of matrices": (lambda z: torch.autograd.functional.jacobian(
+        lambda y: (y @ y.t()).abs().sum(), z), Z),
     "to truth values": (lambda z: (z * torch.tensor([0, 1, 2j] * 4, device=z.device)).bool(), Z),
     "from integers": (lambda x: (x * 9).long().to(torch.complex64), X),
 }
 BOTH = {
     "parts": (lambda z: z.real + z.imag + z.abs() + z.angle(), Z),
+    "products of matrices": (lambda z: z @ z.mH + (z[None] @ z.t()[None]).conj(), Z),
     "sums and products": (lambda z: (z * (z - 2) + (1 + 2j)).sum(1) / 3, Z),
     "made of parts": (lambda x: torch.complex(x, x + 1) - torch.polar(x, x), X),
     "equal": (lambda z: (z == z) & (z != 1), Z),
@@ -84,10 +87,18 @@ def close(work: Callable[[torch.Tensor], torch.Tensor], y: torch.Tensor, x: torc
     torch.testing.assert_close(y.cpu(), expected, rtol=1e-5, atol=max(1e-5, 1e-6 * largest))
 
 
-@pytest.mark.parametrize("work", [torch.exp, torch.sort, lambda z: z @ z.t(), lambda z: 1 / z,
+@pytest.mark.parametrize("work", [torch.exp, torch.sort, lambda z: z @ z[0], lambda z: 1 / z,
                                   lambda z: torch.fft.fft(z.new_zeros(521))])
 def test_what_knows_no_complex_numbers_is_refused(work: Callable[[torch.Tensor], torch.Tensor]
                                                   ) -> None:
     """A lowering of real numbers would take them for integers."""
     with pytest.raises((NotImplementedError, RuntimeError)):
         work(Z.to(DEVICE))
+
+
+def test_the_cpu_gets_conjugates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch notes a conjugate, and gives it to some operators with the note."""
+    monkeypatch.delenv("KOMPUTE_DML_TORCH_FALLBACK")
+    with pytest.warns(UserWarning, match="addmm"):
+        found = torch.addmm(Z.to(DEVICE), Z[:, :3].to(DEVICE).conj(), Z.to(DEVICE))
+    torch.testing.assert_close(found.cpu(), torch.addmm(Z, Z[:, :3].conj(), Z))

@@ -38,7 +38,7 @@ from ..values import (
     resized,
     window,
 )
-from . import elementwise, indices, movement  # noqa: F401  (their rows come first)
+from . import elementwise, indices, movement, products  # noqa: F401  (their rows come first)
 
 C64 = torch.complex64
 
@@ -118,6 +118,16 @@ def conj(x: Value) -> Value:
 @lowers("resolve_conj", "resolve_neg", takes_complex=True)
 def resolved(x: Value) -> Value:
     return x
+
+
+@lowers("mm", "bmm", "matmul", takes_complex=True)
+def product(a: Value, b: Value) -> Value:
+    """Four products of matrices."""
+    if a.dtype != b.dtype:
+        raise Unsupported(f"a product of {a!r} and {b!r}")
+    (c, d), (e, f) = parts(a), parts(b)
+    return joined(call("sub.Tensor", call("matmul", c, e), call("matmul", d, f)),
+                  call("add.Tensor", call("matmul", c, f), call("matmul", d, e)))
 
 
 @lowers("abs", takes_complex=True)
