@@ -402,6 +402,12 @@ def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.shape == b.shape and bool(torch.eq(a, b).all().item())
 
 
+def _left_aligned(x: torch.Tensor, mask: torch.Tensor) -> bool:
+    """Whether an encoder may leave padding out by a strided nested tensor. The device has none. A
+    mask gives the same results."""
+    return False
+
+
 def _rrelu(x: torch.Tensor, noise: torch.Tensor, lower: float = 0.125, upper: float = 1 / 3,
            training: bool = False, generator: torch.Generator | None = None) -> torch.Tensor:
     y, slopes = aten.rrelu_with_noise_functional(x, noise, lower, upper, training, generator)
@@ -456,6 +462,7 @@ _OWN: dict[str, Callable[..., Any]] = {
     "_copy_from": _copy_from, "_copy_from_and_resize": _copy_from_and_resize, "clone": _clone,
     "_local_scalar_dense": _item, "resize_": _resize, "equal": _equal,
     "arange.start_out": _arange_out, "_linalg_check_errors": _check_errors,
+    "_nested_tensor_from_mask_left_aligned": _left_aligned,
     "cholesky": _cholesky, "rrelu_with_noise": _rrelu,
     "_amp_update_scale_": _update_scale,
     "_amp_foreach_non_finite_check_and_unscale_": _unscale,

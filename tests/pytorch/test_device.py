@@ -68,6 +68,28 @@ def written_by_columns(x: Any) -> Any:
     return (y * torch.arange(float(y.numel()), device=y.device).view(y.shape)).sum()
 
 
+def encoded(x: Any) -> Any:
+    """What PyTorch's own layers give without gradients, by masks and without. An encoder of the CPU
+    gives 0 for padding, so that is left out."""
+    torch.manual_seed(0)
+    tokens = x.view(2, 2, 6)
+    padding = torch.tensor([[False, False], [False, True]], device=x.device)
+    results = []
+    for first, kind in ((False, "relu"), (True, "gelu")):
+        encoder = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(
+            6, 2, 8, 0.0, kind, batch_first=True, norm_first=first), 2,
+            enable_nested_tensor=not first)
+        encoder = encoder.to(x.device).eval()
+        attention = encoder.layers[0].self_attn
+        with torch.no_grad():
+            y = encoder(tokens, src_key_padding_mask=padding)
+            results += [y[0], y[1, :1], encoder(tokens, mask=torch.ones(
+                2, 2, dtype=torch.bool, device=x.device).triu(1))]
+            results += [*attention(tokens, tokens, tokens, padding),
+                        *attention(tokens, tokens, tokens, average_attn_weights=False)]
+    return tuple(results)
+
+
 EACH: dict[str, Callable[[Any], Any]] = {
     "views": lambda x: x.t()[1:, ::2].reshape(-1)[1:] + 1,
     "in place through a view": lambda x: x.clone()[0].mul_(3),
@@ -151,6 +173,7 @@ EACH: dict[str, Callable[[Any], Any]] = {
                 device=x.device), reduction="sum"))),
     "gradients of weights by size and direction": lambda x: torch.autograd.functional.jacobian(
         lambda v, g: torch._weight_norm(v, g, 0).square().sum(), (x, x[:, :1])),
+    "layers of transformers": encoded,
     "gradient of slices that are written": lambda x: torch.autograd.functional.jacobian(
         written_by_columns, x),
     "uneven pool": lambda x: torch.nn.functional.adaptive_avg_pool2d(x.view(1, 4, 6), (3, 4)),

@@ -22,4 +22,5 @@ from . import (  # noqa: F401
     scans,
     selection,
     special,
+    transformer,
 )
