@@ -173,6 +173,8 @@ EACH: dict[str, Callable[[Any], Any]] = {
                 device=x.device), reduction="sum"))),
     "gradients of weights by size and direction": lambda x: torch.autograd.functional.jacobian(
         lambda v, g: torch._weight_norm(v, g, 0).square().sum(), (x, x[:, :1])),
+    "places of triangles": lambda x: tuple(f(*sizes, device=x.device) for f in (
+        torch.tril_indices, torch.triu_indices) for sizes in ((4, 6), (3, 2, -1), (5, 5, 2))),
     "layers of transformers": encoded,
     "gradient of slices that are written": lambda x: torch.autograd.functional.jacobian(
         written_by_columns, x),

@@ -10,6 +10,7 @@ import torch
 import kompute_dml as dml
 
 from ..table import call, lowers
+from ..types import spec
 from ..values import (
     BOOL,
     F32,
@@ -392,3 +393,20 @@ def frexp(x: Value) -> list[Value]:
         "lt.Scalar", call("abs", x), math.inf)))
     return [call("where.self", plain, x, call("view.dtype", part, F32)),
             cast(call("where.self", plain, 0, power), torch.int32)]
+
+
+@lowers("tril_indices")
+def tril_indices(rows: int, columns: int, offset: int = 0, *, dtype: torch.dtype | None = None,
+                 **other: object) -> Value:
+    return _places(np.tril_indices(rows, offset, columns), dtype or torch.int64)
+
+
+@lowers("triu_indices")
+def triu_indices(rows: int, columns: int, offset: int = 0, *, dtype: torch.dtype | None = None,
+                 **other: object) -> Value:
+    return _places(np.triu_indices(rows, offset, columns), dtype or torch.int64)
+
+
+def _places(indices: tuple[np.ndarray, ...], dtype: torch.dtype) -> Value:
+    """Sizes alone decide them. PyTorch's definition takes roots in FLOAT64."""
+    return constant(np.array(indices, spec(dtype).stored), dtype)
