@@ -99,7 +99,7 @@ class Allocation:
     """A range of a block, while it is referenced. ``on_drop`` gets the Range when the last
     reference goes, in any thread."""
 
-    __slots__ = ("__weakref__", "block", "nbytes", "offset", "on_drop", "range")
+    __slots__ = ("__weakref__", "block", "nbytes", "offset", "on_drop", "range", "writes")
 
     def __init__(
         self, block: Block, offset: int, nbytes: int,
@@ -109,6 +109,8 @@ class Allocation:
         self.offset = offset
         self.nbytes = nbytes
         self.on_drop = on_drop
+        self.writes = 0
+        """Writes that the owner has counted."""
         self.range = taken = Range(self, on_drop)
         taken.offset = offset
         taken.nbytes = nbytes
@@ -137,7 +139,7 @@ class AllocationPart(Allocation):
     __slots__ = ("whole",)
 
     def __init__(self, whole: Allocation, begin: int, nbytes: int) -> None:
-        self.whole, self.nbytes, self.on_drop = whole, nbytes, None
+        self.whole, self.nbytes, self.on_drop, self.writes = whole, nbytes, None, 0
         self.block, self.offset, self.range = whole.block, whole.offset + begin, whole.range
 
 

@@ -41,9 +41,9 @@ def _compiler(kind: str) -> Callable[..., Any]:
                           is_backward)
 
         def boxed(args: list[object]) -> list[Any]:
-            taken = list(args)
+            results = program(args)
             args.clear()
-            return program(*taken)
+            return results
 
         boxed._boxed_call = True  # type: ignore[attr-defined]
         boxed.program = program  # type: ignore[attr-defined]

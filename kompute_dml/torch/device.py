@@ -24,7 +24,7 @@ import kompute_dml as dml
 from ..errors import DeviceLostError, DmlError, OutOfMemoryError
 from ..layout import extent
 from ..runtime.heap import Allocation
-from . import fallback, memory, tape
+from . import fallback, memory, tape, versions
 from .decompositions import decompositions, references
 from .layouts import Order, back, order_of, ordered
 from .module import Module
@@ -81,7 +81,7 @@ def write(target: torch.Tensor, v: Value) -> torch.Tensor:
         if source.allocation is place.allocation:  # it may overlap
             source = dml.identity(source)
         dml.identity(source, out=place)
-        memory.note_write(target)
+        memory.note_write(place.allocation)
     return target
 
 
@@ -169,7 +169,7 @@ def dispatch(op: Operator, *args: Any, **kwargs: Any) -> Any:
     if data is not None and all(
             x.dtype == torch.float32 and x.device.type == memory.NAME for x in args[0]):
         op, args = data, (*args[:-1], _as_data(args[-1], data))
-    return tape.run(op, args, kwargs, functools.partial(_dispatch, op, *args, **kwargs))
+    return tape.run(op, args, kwargs, _dispatch)
 
 
 def _dispatch(op: Operator, *args: Any, **kwargs: Any) -> Any:
@@ -487,7 +487,7 @@ def register() -> tuple[object, ...]:
     for name in _VIEWS:
         packet, _, overload = name.partition(".")
         op = getattr(getattr(aten, packet), overload or "default")
-        library.impl(name, functools.partial(_redispatched, op, host), "PrivateUse1")
+        library.impl(name, functools.partial(versions.redispatching(op), host), "PrivateUse1")
     entered = [op for op in LOWERINGS
                if isinstance(op, torch._ops.OpOverload) and op.namespace == "aten"]
     for function, ops in ((dispatch, entered),
@@ -497,10 +497,6 @@ def register() -> tuple[object, ...]:
                 library.impl(op.name().split("::")[1], functools.partial(function, op),
                              "PrivateUse1")
     return everything, library
-
-
-def _redispatched(op: Operator, keys: Any, *args: Any, **kwargs: Any) -> Any:
-    return op.redispatch(keys, *args, **kwargs)
 
 
 def _list_in_place(op: Operator) -> Operator:

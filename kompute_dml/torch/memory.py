@@ -33,14 +33,14 @@ from . import types
 NAME = "kompute"
 """The name of the device type."""
 _EXTENSION = 12  # kDLExtDev
-_capsule = ctypes.pythonapi.PyCapsule_New
-_capsule.restype = ctypes.py_object
-_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-_address = ctypes.addressof
+_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi))
+_dltensor = ctypes.create_string_buffer(b"dltensor")
+_NAMED = ctypes.addressof(_dltensor)
 _HEAD = struct.Struct("@Pii iBBH PPQ PP")
 """DLManagedTensor: address, device type and index, dimensions, element type (code, bits, lanes),
 sizes, strides, byte offset, context, deleter."""
-_heads: list[ctypes.Array[ctypes.c_char]] = []
+_heads: list[_Head] = []
 """Those that no call fills."""
 _all_heads: list[ctypes.Array[ctypes.c_char]] = []
 """PyTorch looks for a deleter when a tensor goes, so they stay."""
@@ -111,34 +111,42 @@ def adopt_as(allocation: Allocation | None, form: CapsuleForm) -> torch.Tensor:
     """:func:`adopt` for a form that is known."""
     head = _heads.pop() if _heads else _head()
     try:
-        _HEAD.pack_into(
-            head, 0, (next(_addresses) % (1 << 26) + 1) * _GAP, _EXTENSION, 0, form.rank, form.code,
-            form.bits, 1, form.sizes, form.strides, 0, 0, 0)
-        y: torch.Tensor = torch._C._from_dlpack(_capsule(_address(head), b"dltensor", None))
+        head.address[0] = (next(_addresses) % (1 << 26) + 1) * _GAP
+        head.rest[:] = form.head
+        y: torch.Tensor = _from_dlpack(_capsule(head.place, _NAMED, None))
     finally:
         _heads.append(head)
     y.untyped_storage().kompute_dml_allocation = allocation
     return y
 
 
-def _head() -> ctypes.Array[ctypes.c_char]:
-    head = ctypes.create_string_buffer(_HEAD.size)
-    _all_heads.append(head)
-    return head
+_from_dlpack = torch._C._from_dlpack
+
+
+class _Head(NamedTuple):
+    """Memory of a capsule: where it is, and what lies there."""
+
+    place: int
+    address: memoryview
+    """The tensor's."""
+    rest: memoryview
+    """All behind that."""
+
+
+def _head() -> _Head:
+    memory = ctypes.create_string_buffer(_HEAD.size)
+    _all_heads.append(memory)
+    whole = memoryview(memory).cast("B")
+    return _Head(ctypes.addressof(memory), whole[:8].cast("Q"), whole[8:])
 
 
 class CapsuleForm(NamedTuple):
     """What a capsule says of sizes, strides and type."""
 
-    rank: int
-    code: int
-    bits: int
-    sizes: int
-    """Their address."""
-    strides: int
-    """Their address. 0 for a packed tensor."""
+    head: bytes
+    """All of it but the tensor's address."""
     numbers: ctypes.Array[ctypes.c_int64]
-    """What lies there."""
+    """The sizes and strides, whose addresses it has."""
 
 
 @functools.lru_cache(maxsize=1 << 12)
@@ -148,8 +156,9 @@ def form(sizes: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...] | 
     spec, rank, values = types.spec(dtype), len(sizes), (*sizes, *(strides or ()))
     numbers = (ctypes.c_int64 * max(len(values), 1))(*values)
     begin = ctypes.addressof(numbers)
-    return CapsuleForm(
-        rank, spec.code, spec.bits, begin, begin + 8 * rank if strides else 0, numbers)
+    head = _HEAD.pack(0, _EXTENSION, 0, rank, spec.code, spec.bits, 1, begin,
+                      begin + 8 * rank if strides else 0, 0, 0, 0)
+    return CapsuleForm(head[8:], numbers)
 
 
 def allocation_of(x: torch.Tensor) -> Allocation:
@@ -295,8 +304,9 @@ def to_host(x: torch.Tensor) -> torch.Tensor:
 
 
 def writes(x: torch.Tensor) -> int:
-    """How often a tensor's storage was written since it was made."""
-    return getattr(x.untyped_storage(), "kompute_dml_writes", 0)
+    """How often a tensor's memory was written since it was made."""
+    held: Allocation | None = getattr(x.untyped_storage(), "kompute_dml_allocation", None)
+    return 0 if held is None else held.writes
 
 
 class _Writes(threading.local):
@@ -316,9 +326,8 @@ def noted_writes() -> Iterator[list[Allocation]]:
         _writes.noted = outer
 
 
-def note_write(x: torch.Tensor) -> None:
-    """Count a write to a tensor's storage: ``x.data`` changes without a new version."""
-    storage = x.untyped_storage()
+def note_write(held: Allocation) -> None:
+    """Count a write to a tensor's memory: ``x.data`` changes without a new version."""
     if _writes.noted is not None:
-        _writes.noted.append(storage.kompute_dml_allocation)
-    storage.kompute_dml_writes = getattr(storage, "kompute_dml_writes", 0) + 1
+        _writes.noted.append(held)
+    held.writes += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 
 import numpy as np
@@ -15,7 +16,9 @@ class Mirror:
     """The copy of a parameter of the host on the device, as of one version."""
 
     def __init__(self, x: torch.Tensor) -> None:
-        self._sample = _sample(x)
+        self._storage, self._address = weakref.ref(x.untyped_storage()), x.data_ptr()
+        self._few = _few(x)
+        self._sample = self._few.tobytes()
         self.version = x._version
         self.count = 0
         """How often it was uploaded anew."""
@@ -23,24 +26,31 @@ class Mirror:
         assert copy is not None
         self.tensor = copy
 
+    def serves(self, x: torch.Tensor) -> bool:
+        """Whether a tensor of the same type, sizes and strides lies where this one's does."""
+        return x.untyped_storage() is self._storage() and x.data_ptr() == self._address
+
     def refresh(self, x: torch.Tensor) -> None:
         """Upload again if PyTorch has counted a new version, or elements differ that are looked
-        at: ``x.data`` changes without a count."""
-        if x._version == self.version and _sample(x) == self._sample:
+        at: ``x.data`` changes without a count. The mirror :meth:`serves` the tensor."""
+        sample = self._few.tobytes()
+        if x._version == self.version and sample == self._sample:
             return
         statistics.uploads += 1
         t, host = self.tensor, memory.host_array(x)
         t.device.write(t.allocation, t.byte_offset, host.reshape(-1).view(np.uint8))
-        self.version, self._sample = x._version, _sample(x)
+        self.version, self._sample = x._version, sample
         self.count += 1
 
 
-def _sample(x: torch.Tensor) -> bytes:
-    """A few elements, spread over the whole tensor."""
-    if x.dtype == torch.bfloat16 or not x.is_contiguous():
-        return b""
-    flat: np.ndarray = x.detach().numpy().reshape(-1)
-    return flat[:: max(1, flat.size // 16)].tobytes()
+def _few(x: torch.Tensor) -> np.ndarray:
+    """Where a few elements lie, spread over the whole tensor. It does not hold the tensor's
+    memory."""
+    if not x.is_contiguous():
+        return np.empty(0)
+    count, itemsize = x.numel(), x.element_size()
+    there = (ctypes.c_char * (count * itemsize)).from_address(x.data_ptr())
+    return np.frombuffer(there, f"V{itemsize}")[:: max(1, count // 16)]
 
 
 class Mirrors:
@@ -51,7 +61,9 @@ class Mirrors:
         self._by_place: dict[tuple[object, ...], Mirror] = {}
 
     def find(self, x: torch.Tensor) -> Mirror | None:
-        return self._by_place.get(_place(x))
+        """The copy of this tensor, if there is one."""
+        mirror = self._by_place.get(_place(x))
+        return mirror if mirror is not None and mirror.serves(x) else None
 
     def take(self, x: torch.Tensor) -> Mirror:
         mirror = self.find(x)

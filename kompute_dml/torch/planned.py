@@ -32,12 +32,12 @@ from .mirrors import mirrors
 from .rows import random
 from .runs import (
     Arguments,
+    ConstantTensor,
     GraphOutput,
     KnownRun,
     MirroredParameter,
     ReadyRun,
     RunOutputs,
-    SeenTensor,
     WrittenArgument,
 )
 from .table import LOWERINGS, lowered
@@ -179,22 +179,22 @@ class PlannedNodes:
         form: memory.StagedForm | None,
     ) -> KnownRun:
         """What to compare the arguments of the next call with."""
-        known, apart = KnownRun(ready, outputs, [], [], staged, form, []), {*staged}
+        bound: list[int] = []
+        constants: list[ConstantTensor] = []
+        mirrored: list[MirroredParameter] = []
+        apart = {*staged}
         for i, (x, tensor, described) in enumerate(zip(args, tensors, key)):
-            if not self._read[i] or i in apart:
+            if not self._read[i] or i in apart or tensor is None:
                 continue
             constant = self.frozen and i in self._constant
-            if tensor is None:
-                known.others.append((i, described))
-            elif x.device.type == memory.NAME:
-                known.seen.append(SeenTensor(
-                    i, x.dtype, x.shape, x.stride(), x.element_size(), tensor.byte_offset & 15,
-                    described if constant else None))
-            else:
+            if x.device.type != memory.NAME:
                 mirror = mirrors.take(x)
-                known.mirrored.append(
-                    MirroredParameter(i, mirror, mirror.count if constant else -1))
-        return known
+                mirrored.append(MirroredParameter(i, mirror, mirror.count if constant else -1))
+            elif constant:
+                constants.append(ConstantTensor(i, *described))
+            else:
+                bound.append(i)
+        return KnownRun(ready, outputs, args, self._read, bound, constants, mirrored, staged, form)
 
     def _argument(self, i: int, x: object) -> tuple[Any, Tensor | None]:
         """What a plan depends on, and where the elements are."""
@@ -383,7 +383,9 @@ class PlannedNodes:
             with ready.plan.device.runtime.lock:
                 bound = outputs.places(places)
                 ready.plan.bind(inputs, bound)
-        for w in ready.written:
+        for place, _ in outputs.over:
+            memory.note_write(bound[place][0])
+        for w in outputs.written:
             w.finish(args, bound)
         results: list[Any] = []
         for place, form, host, argument, value in outputs.results:

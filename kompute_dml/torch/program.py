@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from .values import Value
 
 
 class Program:
-    """An FX graph of ATen's operators. Callable with its arguments.
+    """An FX graph of ATen's operators. Callable with the list of its arguments.
 
     Neighbours with lowerings are one :class:`PlannedNodes`. The others run one by one as PyTorch
     runs them eagerly on the device: by a decomposition, or on the CPU with one warning. In a graph
@@ -34,36 +34,43 @@ class Program:
         of them changes. What is saved goes with the backward graph's run, and its results are
         gradients, which go when they are set to None: such outputs may share memory."""
         self.module, self.static, self.frozen = module, static, frozen
-        nodes = [*module.graph.nodes]
+        nodes = module.graph.nodes
         self._arguments = [n for n in nodes if n.op == "placeholder"]
         self._writes = [n for n in nodes if _writes_argument(n)]
         """Results that go where an argument lies, at the end."""
+        self._host = _of_host(module, self._arguments, self._called(nodes))
         self._shared = SharedResults(
-            [n.args[0] if n in self._writes else n for n in nodes[-1].args[0]], self._arguments,
-            [n.args[0] for n in self._writes], saved_from)
+            [n.args[0] if n in self._writes else n for n in [*nodes][-1].args[0]],
+            self._arguments, [n.args[0] for n in self._writes], saved_from)
         self._outputs = self._shared.ends
         self.saved_from = self._shared.saved_from
         self.shared_from = 0 if backward else self.saved_from
-        self._calls = [n for n in nodes if n.op == "call_function" and n not in self._writes]
+        self._calls = self._called(nodes)
         self._alone = {n for n in self._calls if _is_missing(n)}
-        self._host = _of_host(module, self._arguments, self._calls)
         self.parts: list[PlannedNodes | HostNodes | list[Node]] = []
         """What runs, in order. A list is a node that runs alone, and the items of its result."""
+        self._whole: PlannedNodes | None = None
+        """The one part, if it is a plan."""
         self._split()
+
+    def _called(self, nodes: Iterable[Node]) -> list[Node]:
+        return [n for n in nodes if n.op == "call_function" and n not in self._writes]
 
     def _split(self) -> None:
         statistics.fallbacks += bool(self._alone)
         if not self._alone and not self._host:
-            self.parts = [PlannedNodes(
+            self._whole = PlannedNodes(
                 self.module, self._calls, self._arguments, self._outputs, self.static,
-                self.saved_from, self.frozen, self._writes, self.shared_from)]
+                self.saved_from, self.frozen, self._writes, self.shared_from)
+            self.parts = [self._whole]
             return
+        self._whole = None
         groups, group_of = self._groups()
         ends = {n for n in (*self._outputs, *[w.args[1] for w in self._writes])
                 if isinstance(n, Node)}
         parameters = {self._arguments[i] for i in self.static}
         self.parts = []
-        self._written_at_the_end = list(self._writes)
+        at_the_end = list(self._writes)
         for group in groups:
             if group[0] in self._alone:
                 self.parts.append(group)
@@ -71,7 +78,7 @@ class Program:
             writes = []
             if group is groups[-1] and group[0] not in self._host:
                 writes = [w for w in self._writes if group_of.get(w.args[1]) is group]
-                self._written_at_the_end = [w for w in self._writes if w not in writes]
+                at_the_end = [w for w in self._writes if w not in writes]
             arguments = [*dict.fromkeys(
                 x for n in group for x in n.all_input_nodes
                 if x.op != "get_attr" and group_of.get(x) is not group)]
@@ -81,12 +88,14 @@ class Program:
             if group[0] in self._host:
                 self.parts.append(HostNodes(self.module, group, arguments, outputs))
                 continue
-            kept = {*self._outputs, *[w.args[1] for w in self._written_at_the_end]}
+            kept = {*self._outputs, *[w.args[1] for w in at_the_end]}
             outputs = [n for n in outputs if n in kept or any(
                 user not in writes and group_of.get(user) is not group for user in n.users)]
             static = {i for i, x in enumerate(arguments) if x in parameters}
             self.parts.append(PlannedNodes(self.module, group, arguments, outputs, static, 0,
                                            self.frozen, writes))
+        self._written_at_the_end: list[tuple[Any, Any]] = [
+            (w.args[0], w.args[1]) for w in at_the_end]
 
     def _groups(self) -> tuple[list[list[Node]], dict[Node, list[Node]]]:
         """The nodes of each part, and the part of each node. What the host computes from its own
@@ -112,13 +121,12 @@ class Program:
         return groups, group_of
 
     @memory.raises_as_torch
-    def __call__(self, *args: object) -> list[Any]:
+    def __call__(self, args: Arguments) -> list[Any]:
         while True:
             try:
-                first = self.parts[0]
-                if not self._alone and not self._host and isinstance(first, PlannedNodes):
-                    return self._shared.of(first(args), args)
-                return self._shared.of(self._in_parts(args), args)
+                whole = self._whole
+                return self._shared.of(
+                    self._in_parts(args) if whole is None else whole(args), args)
             except Refused as error:
                 if not isinstance(error.node.target, torch._ops.OpOverload):
                     raise
@@ -134,9 +142,7 @@ class Program:
             for node in part:
                 values[node] = self._run_alone(node, values)
         with torch.no_grad():
-            for node in self._written_at_the_end:
-                target, source = node.args[:2]
-                values[target].copy_(self._value(source, values))
+            self._write_at_the_end(values)
         results = []
         for j, node in enumerate(self._outputs):
             y = self._value(node, values) if isinstance(node, Node) else node
@@ -148,6 +154,17 @@ class Program:
                     y = memory.to_host(y)
             results.append(y)
         return results
+
+    def _write_at_the_end(self, values: dict[Node, Any]) -> None:
+        """What no plan has written. Tensors of the host, as optimizers count steps by them, are
+        written by one call, one after the other."""
+        pairs = [(values[target], self._value(source, values))
+                 for target, source in self._written_at_the_end]
+        if pairs and all(x.is_cpu and y.is_cpu for x, y in pairs):
+            torch._foreach_copy_(*map(list, zip(*pairs)))
+            return
+        for x, y in pairs:
+            x.copy_(y)
 
     def _value(self, node: Node, values: dict[Node, Any]) -> Any:
         return member_of(self.module, node.target) if node.op == "get_attr" else values[node]

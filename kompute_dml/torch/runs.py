@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from ..graph.recorded import RecordedPlan
-from ..runtime.heap import ALIGNMENT, AllocationPart, Place
+from ..runtime.heap import ALIGNMENT, Allocation, AllocationPart, Place
 from ..tensors import Tensor
-from . import memory
+from . import memory, versions
 from .layouts import dense_strides
-from .mirrors import Mirror, mirrors
+from .mirrors import Mirror
 from .values import Value
 
 Arguments = Sequence[Any]  # tensors, and numbers for sizes
@@ -58,13 +59,10 @@ class WrittenArgument(NamedTuple):
 
     def finish(self, args: Arguments, bound: Sequence[Place]) -> None:
         """Write what the plan has not written."""
-        target = args[self.target]
-        if self.in_place:
-            memory.note_write(target)
-        elif self.value is not None:
-            with torch.no_grad():
-                target.copy_(memory.adopt(
-                    bound[self.place][0], self.value.shape, self.value.dtype))
+        assert self.value is not None
+        with torch.no_grad():
+            args[self.target].copy_(memory.adopt(
+                bound[self.place][0], self.value.shape, self.value.dtype))
 
 
 class ReadyRun(NamedTuple):
@@ -85,6 +83,8 @@ class RunOutputs:
         """Results from ``shared_from`` on may share memory."""
         self.over = [(w.place, w.target) for w in ready.written if w.in_place]
         """Outputs that go where an argument lies, and that argument."""
+        self.written = [w for w in ready.written if not w.in_place and w.value is not None]
+        """What the plan does not write itself."""
         self.states = [at for at, i in enumerate(ready.bound) if i < 0]
         """The plan's inputs that are states of the random numbers."""
         outputs = () if ready.plan is None else ready.plan.outputs
@@ -153,18 +153,14 @@ def _made(r: GraphOutput) -> _Made:
                  r.host)
 
 
-class SeenTensor(NamedTuple):
-    """A tensor of the device that an earlier call had as this argument."""
+class ConstantTensor(NamedTuple):
+    """A tensor of the device that is a constant of the plan."""
 
     argument: int
-    dtype: torch.dtype
-    shape: torch.Size
-    strides: tuple[int, ...]
-    itemsize: int
-    shift: int
-    """Bytes after a multiple of 16."""
-    state: Any
-    """What it is if it is a constant."""
+    memory: Allocation
+    version: int
+    writes: int
+    """How often it was written without a new version."""
 
 
 class MirroredParameter(NamedTuple):
@@ -176,55 +172,69 @@ class MirroredParameter(NamedTuple):
     """How often the mirror may have been uploaded anew if it is a constant; -1 if it is none."""
 
 
-class KnownRun(NamedTuple):
+_storage_of, _offset_of = torch.Tensor.untyped_storage, torch.Tensor.storage_offset
+_memory_of = operator.attrgetter("kompute_dml_allocation")
+
+
+class KnownRun:
     """A run, and the arguments for which it is right."""
 
-    ready: ReadyRun
-    outputs: RunOutputs
-    seen: list[SeenTensor]
-    mirrored: list[MirroredParameter]
-    staged: Sequence[int]
-    form: memory.StagedForm | None
-    """Where those of ``staged`` are uploaded."""
-    others: list[tuple[int, Any]]
-    """Numbers, and the sizes and types of tensors without elements."""
+    def __init__(
+        self, ready: ReadyRun, outputs: RunOutputs, args: Arguments, read: Sequence[bool],
+        bound: Sequence[int], constants: Sequence[ConstantTensor],
+        mirrored: Sequence[MirroredParameter], staged: Sequence[int],
+        form: memory.StagedForm | None,
+    ) -> None:
+        """For these ``args``, as far as they are ``read``. Those of ``bound`` lie on the device,
+        and those of ``staged`` are uploaded to where ``form`` says."""
+        self.ready, self.outputs, self._staged, self._form = ready, outputs, staged, form
+        self._bound, self._constants, self._mirrored = bound, constants, mirrored
+        self._offsets = [args[i].storage_offset() for i in bound]
+        self._begins = [n * args[i].element_size() & ~15 for n, i in zip(self._offsets, bound)]
+        self._numbers = [(i, x) for i, x in enumerate(args)
+                         if read[i] and not isinstance(x, torch.Tensor)]
+        tensors = [i for i, x in enumerate(args) if read[i] and isinstance(x, torch.Tensor)]
+        self._like = versions.tensor_guard([args[i] for i in tensors])
+        """Says of tensors whether they have the types, sizes, strides and devices of these."""
+        self._tensors = None if len(tensors) == len(args) else tensors
+        """Their arguments. None for all."""
 
     def places(self, args: Arguments) -> list[Place | None] | None:
         """Where the arguments lie, but those that are uploaded. None if they are other ones."""
-        for i, described in self.others:
-            x = args[i]
-            if described != ((tuple(x.shape), x.dtype) if isinstance(x, torch.Tensor) else x):
+        for i, number in self._numbers:
+            if args[i] != number:
                 return None
+        if not self._like(*(args if self._tensors is None else [args[i] for i in self._tensors])):
+            return None
         places: list[Place | None] = [None] * len(args)
-        for i, dtype, shape, strides, itemsize, shift, state in self.seen:
-            x = args[i]
-            storage = x.untyped_storage()
-            held = getattr(storage, "kompute_dml_allocation", None)
-            if held is None:
-                return None
-            if state is not None:
-                if state[0] is not held or state[1:] != (x._version, memory.writes(x)):
+        bound = [args[i] for i in self._bound]
+        if [*map(_offset_of, bound)] != self._offsets:
+            return None
+        try:
+            held = [*map(_memory_of, map(_storage_of, bound))]
+            for i, memory_then, version, writes in self._constants:
+                x = args[i]
+                if _memory_of(_storage_of(x)) is not memory_then or (
+                        memory_then.writes != writes or x._version != version):
                     return None
-                continue
-            begin = x.storage_offset() * itemsize
-            if x.shape != shape or x.stride() != strides or (
-                    x.dtype is not dtype or begin & 15 != shift):
-                return None
-            places[i] = held, begin - shift
-        for i, mirror, count in self.mirrored:
-            if mirrors.find(args[i]) is not mirror:
+        except AttributeError:  # memory of another one's
+            return None
+        if None in held:
+            return None
+        for i, place in zip(self._bound, zip(held, self._begins)):
+            places[i] = place
+        for i, mirror, count in self._mirrored:
+            if not mirror.serves(args[i]):
                 return None
             mirror.refresh(args[i])
             if count >= 0 and count != mirror.count:
                 return None
             places[i] = mirror.tensor.allocation, mirror.tensor.byte_offset
-        if self.form is not None and not self.form.fits([args[i] for i in self.staged]):
-            return None
         return places
 
     def upload(self, args: Arguments, places: list[Place | None]) -> None:
         """Upload the arguments of the host that come with each call, and say where they lie."""
-        if self.form is not None:
-            copies = self.form.upload([args[i] for i in self.staged])
-            for i, t in zip(self.staged, copies):
+        if self._form is not None:
+            copies = self._form.upload([args[i] for i in self._staged])
+            for i, t in zip(self._staged, copies):
                 places[i] = t.allocation, t.byte_offset

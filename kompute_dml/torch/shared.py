@@ -14,8 +14,13 @@ import sympy
 import torch
 from torch.fx import Node
 
-from . import memory
+from . import memory, versions
 from .types import SPECS
+
+_as_strided = versions.redispatching(torch.ops.aten.as_strided.default)
+_VIEWING = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView) | torch._C.DispatchKeySet(
+    torch._C.DispatchKey.CPU)
+"""Where a view is made, past the device's function: the CPU's kernel serves (see device.py)."""
 
 
 class _View(NamedTuple):
@@ -147,7 +152,8 @@ def _viewed(x: torch.Tensor, dtype: torch.dtype, sizes: Sequence[int], strides: 
             offset: int) -> torch.Tensor:
     """``offset`` counts elements of ``dtype`` after the first one of ``x``."""
     if x.dtype == dtype:
-        return torch.as_strided(x, sizes, strides, x.storage_offset() + offset)
+        y: torch.Tensor = _as_strided(_VIEWING, x, sizes, strides, x.storage_offset() + offset)
+        return y
     begin = x.storage_offset() * x.element_size() // dtype.itemsize
     y = torch.empty(0, dtype=dtype, device=x.device)
     return y.set_(x.untyped_storage(), begin + offset, sizes, strides)

@@ -8,6 +8,7 @@ Later calls run these with new memory. What was read, uploaded or submitted othe
 
 from __future__ import annotations
 
+import functools
 import struct
 import threading
 from collections.abc import Callable, Collection, Sequence
@@ -79,9 +80,11 @@ def _add(x: Any, parts: list[Any], tensors: list[torch.Tensor],
     """Values that differ in type or in a bit differ."""
     kind = type(x)
     if isinstance(x, torch.Tensor):
-        if x.device.type != memory.NAME or x.is_conj() or x.is_neg():
+        if x.is_cpu or x.is_conj() or x.is_neg():
             raise _Unknown
         held = getattr(x.untyped_storage(), "kompute_dml_allocation", None)
+        if held is None and x.device.type != memory.NAME:
+            raise _Unknown
         start = x.storage_offset() * x.element_size()
         parts += (x.dtype, x.shape, x.stride(), start & 15, x.requires_grad)
         for i, other in enumerate(memories):  # tensors may lie in each other
@@ -173,7 +176,7 @@ class Tape:
 
     def play(self, call: Signature) -> Any:
         """Do it for other tensors."""
-        runtime, tensors = memory.device().runtime, call.tensors
+        runtime = memory.device().runtime
         if self.same:
             with runtime.lock:
                 if self.kept is None or (y := self.kept.again()) is None:
@@ -182,7 +185,9 @@ class Tape:
                 return y if self.result is None else pytree.tree_unflatten([y], self.result)
         outputs = self._run(runtime, call)
         for i in self.written:
-            memory.note_write(tensors[i])
+            held = call.memories[i]
+            assert held is not None
+            memory.note_write(held)
         return outputs[0] if self.result is None else pytree.tree_unflatten(outputs, self.result)
 
     def _run(self, runtime: Any, call: Signature) -> list[torch.Tensor | None]:
@@ -225,13 +230,13 @@ class TapeStatistics:
 statistics = TapeStatistics()
 
 
-def run(op: object, args: Sequence[Any], kwargs: dict[str, Any], plain: Callable[[], Any]) -> Any:
-    """The result of ``plain``, which runs ``op``, or of its tape."""
+def run(op: object, args: Sequence[Any], kwargs: dict[str, Any], plain: Callable[..., Any]) -> Any:
+    """The result of ``plain``, which takes an operator and its arguments, or of a tape."""
     if _notes.active:
-        return plain()
+        return plain(op, *args, **kwargs)
     call = signature(op, args, kwargs)
     if call is None:
-        return plain()
+        return plain(op, *args, **kwargs)
     known = _tapes.get(call.key)
     if isinstance(known, Tape):
         statistics.played += 1
@@ -241,11 +246,11 @@ def run(op: object, args: Sequence[Any], kwargs: dict[str, Any], plain: Callable
         return known.play(call.tensors)
     tape: Tape | ListPlan | None = None
     if known is None or known > _TRIES:
-        result = plain()
+        result = plain(op, *args, **kwargs)
     elif (listed := planned(op, args, kwargs, call.tensors)) is not None:
         tape, result = listed
     else:
-        result, tape = _noted(call, plain)
+        result, tape = _noted(call, functools.partial(plain, op, *args, **kwargs))
     with memory.device().runtime.lock:
         _tapes[call.key] = tape or (known or 0) + 1
         if len(_tapes) > MAX_TAPES:

@@ -16,6 +16,8 @@ release  what is needed
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.fx
@@ -29,6 +31,22 @@ def check() -> None:
     if version < OLDEST:
         raise ImportError(f"kompute_dml.torch: expected PyTorch {OLDEST[0]}.{OLDEST[1]} or later, "
                           f"but got {torch.__version__}")
+
+
+def tensor_guard(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """What says by one call whether as many tensors have the same types, sizes, strides and
+    devices. torch.compile asks the same of a graph's arguments."""
+    guards = torch._C._dynamo.guards.TensorGuards(
+        *tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    check: Callable[..., bool] = guards.check
+    return check
+
+
+def redispatching(op: Any) -> Callable[..., Any]:
+    """What runs an operator's kernel for dispatch keys, its first argument. ``op.redispatch`` calls
+    the same in a frame of Python's."""
+    function: Callable[..., Any] = op._handle.redispatch_boxed
+    return function
 
 
 def keep_checks() -> None:

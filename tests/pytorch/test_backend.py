@@ -491,25 +491,25 @@ def test_each_call_looks_at_its_arguments(frozen: bool) -> None:
     weight = torch.ones(4, device="kompute")
     run = program(lambda w, x: (x * w, x + 1), weight, forms[0], frozen=frozen)
     for x in (forms[0], *[y for form in forms for y in (form, form)], forms[0]):
-        for y, expected in zip(run(weight, x), (x.cpu() * weight.cpu(), x.cpu() + 1)):
+        for y, expected in zip(run([weight, x]), (x.cpu() * weight.cpu(), x.cpu() + 1)):
             torch.testing.assert_close(y.cpu(), expected)
     for change in (weight.mul_, weight.data.add_):
         change(3)
-        assert run(weight, forms[0])[0].cpu().equal(forms[0].cpu() * weight.cpu())
+        assert run([weight, forms[0]])[0].cpu().equal(forms[0].cpu() * weight.cpu())
         assert not run.parts[0].frozen, "a weight that changes is no constant"
 
 
 def test_small_outputs_share_memory_for_as_long_as_one_lives() -> None:
     x, device = torch.arange(100.0, device="kompute"), memory.device()
     run = program(lambda x: (x + 1, x * 2, x - 1), x)
-    run(x)
+    run([x])
     device.synchronize()
     before = device.memory_used
-    a, b, c = run(x)
+    a, b, c = run([x])
     assert memory.allocation_of(a).whole is memory.allocation_of(b).whole
     del a, c
     assert device.memory_used > before
-    run(x)
+    run([x])
     assert b.cpu().equal(x.cpu() * 2)
     del b
     device.synchronize()

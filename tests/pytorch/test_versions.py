@@ -23,7 +23,8 @@ USED = (
     "_decomp.core_aten_decompositions", "_guards.TracingContext.try_get",
     "fx.node._side_effectful_functions", "storage.UntypedStorage._write_file",
     "storage.UntypedStorage._set_from_file", "storage.UntypedStorage.resize_",
-    "storage.UntypedStorage.nbytes",
+    "storage.UntypedStorage.nbytes", "_C._dynamo.guards.TensorGuards",
+    "ops.aten.as_strided.default._handle.redispatch_boxed",
 )
 
 
@@ -68,3 +69,13 @@ def test_older_releases_are_refused(release: str, wrong: bool, monkeypatch: pyte
             versions.check()
     else:
         versions.check()
+
+
+def test_a_guard_says_which_tensors_are_alike() -> None:
+    x = torch.zeros(4, 6, device="kompute")
+    alike = versions.tensor_guard([x, x])
+    assert alike(x, torch.zeros(4, 6, device="kompute"))
+    others = (x[:, :5], x[:3], torch.zeros(6, 4, device="kompute").t(), x.int(), x.half(), x.cpu(),
+              x[0], x[:0], x.to(torch.complex64), None)
+    for other in others:
+        assert not alike(x, other), other
