@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from . import fallback, memory, types
 from .counters import statistics
+from .numbers import stack_numbers
 from .planned import PlannedNodes, Refused, expected_order, member_of
 from .runs import Arguments
 from .shared import SharedResults
@@ -39,6 +40,7 @@ class Program:
         self._writes = [n for n in nodes if _writes_argument(n)]
         """Results that go where an argument lies, at the end."""
         self._host = _of_host(module, self._arguments, self._called(nodes))
+        stack_numbers(module.graph, self._host)
         self._shared = SharedResults(
             [n.args[0] if n in self._writes else n for n in [*nodes][-1].args[0]],
             self._arguments, [n.args[0] for n in self._writes], saved_from)

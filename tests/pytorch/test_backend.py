@@ -499,6 +499,28 @@ def test_each_call_looks_at_its_arguments(frozen: bool) -> None:
         assert not run.parts[0].frozen, "a weight that changes is no constant"
 
 
+def test_lists_of_the_hosts_numbers_are_one_tensor() -> None:
+    """Each optimizer's count of steps is its own, and what follows from it goes to the right
+    parameter."""
+    count = 6
+    host = [torch.tensor(float(i + 1)) for i in range(count)]
+    ours = [torch.zeros(3, device="kompute") for _ in range(count)]
+
+    def step(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        steps = torch._foreach_add(tensors[:count], 1)
+        scales = torch._foreach_sub(torch._foreach_pow(0.5, steps), torch._foreach_neg(steps))
+        return [*torch._foreach_add(tensors[count:], scales), *steps, *torch._foreach_mul(steps, 2)]
+
+    run = program(step, *host, *ours)
+    results = run([*host, *ours])
+    for i, (x, n, y) in enumerate(zip(*[results[k * count:][:count] for k in range(3)])):
+        torch.testing.assert_close(x.cpu(), torch.full((3,), i + 2 + 0.5 ** (i + 2)))
+        assert n.item() == i + 2 and y.item() == 2 * (i + 2)
+    names = [str(n.target) for n in run.parts[0].nodes]
+    assert names.count("aten.stack.default") == 1
+    assert not any("foreach" in name for name in names)
+
+
 def test_small_outputs_share_memory_for_as_long_as_one_lives() -> None:
     x, device = torch.arange(100.0, device="kompute"), memory.device()
     run = program(lambda x: (x + 1, x * 2, x - 1), x)
