@@ -43,7 +43,7 @@ class Program:
         stack_numbers(module.graph, self._host)
         self._shared = SharedResults(
             [n.args[0] if n in self._writes else n for n in [*nodes][-1].args[0]],
-            self._arguments, [n.args[0] for n in self._writes], saved_from)
+            self._arguments, {n.args[0]: n.args[1] for n in self._writes}, saved_from)
         self._outputs = self._shared.ends
         self.saved_from = self._shared.saved_from
         self.shared_from = 0 if backward else self.saved_from

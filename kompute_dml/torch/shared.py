@@ -39,10 +39,12 @@ class _View(NamedTuple):
 class SharedResults:
     """The outputs of a graph as its ends, which have memory of their own, and views of them."""
 
-    def __init__(self, outputs: Sequence[Any], arguments: Sequence[Node], written: Sequence[Node],
-                 saved_from: int) -> None:
+    def __init__(self, outputs: Sequence[Any], arguments: Sequence[Node],
+                 written: dict[Node, Node], saved_from: int) -> None:
         """Outputs from ``saved_from`` on stay on the device. Those before it go where PyTorch
-        expects them. The arguments ``written`` have other elements afterwards."""
+        expects them. The arguments ``written`` have other elements afterwards, which are those of
+        a value. PyTorch may make a view of such an argument that lies in it as an output lies in
+        the value, so these outputs are views of it, too."""
         self.ends: list[Any] = []
         self.saved_from = saved_from
         self._symbols: dict[sympy.Expr, int] = {
@@ -63,7 +65,8 @@ class SharedResults:
             base = bases[node]
             host = j < saved_from and _of(node) is not None and _of(node).device.type == "cpu"
             if base in written or not (
-                    viewed[base] > 1 or base.op == "placeholder" or _repeats(node)):
+                    viewed[base] > 1 or base.op == "placeholder" or _repeats(node)
+                    or base in written.values()):
                 base = node
             known = sharing.get((base, host))
             if known is None:

@@ -575,6 +575,22 @@ def test_strided_places_are_written(offset: int) -> None:
     assert run(a.to("kompute"), b.to("kompute")).cpu().equal(write(a, b))
 
 
+def test_a_view_of_a_changed_argument_lies_where_it_lay() -> None:
+    """PyTorch makes the result anew, by sizes, strides and beginning of what the graph gives."""
+    form = [2], [3], 8
+
+    def change(x: torch.Tensor) -> list[torch.Tensor]:
+        y = torch.as_strided_scatter(x, x.as_strided(*form) * 3, *form)
+        x.copy_(y)
+        return [y.as_strided(*form)]
+
+    x = torch.arange(17.0)
+    ours = x.to("kompute")
+    (y,) = program(change, ours)([ours])
+    assert (y.stride(), y.storage_offset()) == ((3,), 8)
+    assert y.cpu().equal(*change(x)) and ours.cpu().equal(x)
+
+
 def test_what_is_saved_takes_memory_once() -> None:
     """Views of parameters and of results need none of their own."""
     layer = torch.nn.Linear(256, 256).to("kompute")
