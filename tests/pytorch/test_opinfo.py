@@ -24,7 +24,8 @@ OTHERS = (("sort", "bool"), ("pow", "int64"), ("__rpow__", "int64"),
           ("native_group_norm", "bfloat16"), ("addcmul", "bfloat16"), ("signbit", "bfloat16"),
           ("_softmax_backward_data", "float16"), ("nn_functional_adaptive_avg_pool2d", "float16"))
 """Operators of other types, with those types."""
-GRADIENTS = ("cdist", "index_fill", "nextafter", "nn_functional_embedding_bag",
+GRADIENTS = ("_upsample_bilinear2d_aa", "cdist", "grid_sampler_2d", "grid_sampler_3d",
+             "index_fill", "nextafter", "nn_functional_embedding_bag",
              "nn_functional_multi_margin_loss", "nn_functional_multilabel_margin_loss",
              "nn_functional_pdist", "sgn")
 GRAPHS = ("__getitem__", "index_put", "linalg_inv", "nn_functional_layer_norm", "sort",

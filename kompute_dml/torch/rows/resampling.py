@@ -1,4 +1,5 @@
-"""Gradients of resampled and padded images: products with the weights of each dimension."""
+"""Images resampled without aliases, and gradients of all resampled and padded ones: products with
+the weights of each dimension."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ def _weights(name: str, inner: int, outer: int, corners: bool | None, scale: flo
     function = getattr(torch.ops.aten, name).default
     options = [] if corners is None else [corners]
     one = torch.eye(inner)
-    if name == "upsample_bicubic2d":
-        return function(one[None, :, :, None], [outer, 1], *options, scale, None)[0, :, :, 0].t()
+    if "2d" in name:
+        return function(one[None, None], [outer, inner], *options, scale, None)[0, 0]
     return function(one[None], [outer], *options, scale)[0].t()
 
 
@@ -63,6 +64,23 @@ def _gradient(name: str, rank: int, aligned: bool) -> Callable[..., Value]:
 for _kind, (_ranks, _one) in _KINDS.items():
     for _rank in _ranks:
         lowers(f"{_kind}{_rank}d_backward")(_gradient(_one, _rank, "nearest" not in _kind))
+
+
+def _antialiased(name: str) -> Callable[..., Value]:
+    def run(x: Value, output_size: Sizes, corners: bool, *scales: Number | None) -> Value:
+        if not x.numel or not x.dtype.is_floating_point:
+            raise Unsupported(f"{name} of {x!r}")
+        scales += (None,) * (2 - len(scales))
+        return _adjoint(x, [
+            _weights(name, x.shape[2 + d], int(output_size[d]), corners, scales[d]).t()
+            for d in range(2)])
+
+    return run
+
+
+for _name in ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "_upsample_lanczos2d_aa"):
+    lowers(_name)(_antialiased(_name))
+    lowers(f"{_name}_backward")(_gradient(_name, 2, True))
 
 
 @lowers("replication_pad1d_backward", "replication_pad2d_backward", "replication_pad3d_backward")
