@@ -26,7 +26,7 @@ from ..layout import extent
 from ..runtime.heap import Allocation
 from . import fallback, memory, tape, versions
 from .decompositions import decompositions, references
-from .layouts import Order, back, order_of, ordered
+from .layouts import CHANNELS_LAST, Order, back, channels_last, order_of, ordered, restored
 from .module import Module
 from .patches import Guard
 from .rows.random import drawn_from
@@ -301,12 +301,11 @@ def _is_number(args: Sequence[Any]) -> bool:
 
 
 def _empty(size: Sequence[int], dtype: torch.dtype | None = None, **other: Any) -> torch.Tensor:
-    x = memory.new(size, dtype or torch.get_default_dtype())
-    if other.get("memory_format") in (torch.channels_last, torch.channels_last_3d):
-        order = [0, *range(2, len(size)), 1]
-        y = memory.new([size[d] for d in order], x.dtype)
-        return y.permute([order.index(d) for d in range(len(size))])
-    return x
+    dtype = dtype or torch.get_default_dtype()
+    if other.get("memory_format") not in CHANNELS_LAST:
+        return memory.new(size, dtype)
+    order = channels_last(len(size))
+    return restored(memory.new([size[d] for d in order], dtype), order)
 
 
 def _empty_strided(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype | None = None,
@@ -331,12 +330,14 @@ def _to_copy(x: torch.Tensor, *, dtype: torch.dtype | None = None,
     dtype = dtype or x.dtype
     if is_lazy(x):
         return torch.empty(0, dtype=dtype, device=device or x.device)
-    if x.device.type != memory.NAME:
-        return wrapped(unwrapped(x.to(dtype)))
-    if device is not None and device.type != memory.NAME:
-        return memory.to_host(x).to(device=device, dtype=dtype)
     order = order_of(aten._to_copy.default, (x,), other)
-    v = unwrapped(x if order is None else ordered(x, order))
+    packed = x if order is None else ordered(x, order)
+    if x.device.type != memory.NAME:
+        return wrapped(unwrapped(packed.to(dtype)), order=order)
+    if device is not None and device.type != memory.NAME:
+        there = memory.to_host(packed).to(device=device, dtype=dtype)
+        return there if order is None else restored(there, order)
+    v = unwrapped(packed)
     if v.data is None:
         return memory.adopt(None, x.shape, dtype)
     try:

@@ -18,6 +18,12 @@ from ..layout import is_packed, packed_strides
 
 Order = tuple[int, ...]
 """Dimensions by falling stride."""
+CHANNELS_LAST = torch.channels_last, torch.channels_last_3d
+
+
+def channels_last(rank: int) -> Order:
+    """The order of an image whose channels are the last in memory."""
+    return 0, *range(2, rank), 1
 
 
 @functools.cache
@@ -30,7 +36,12 @@ def _keeps_order(op: Any) -> bool:
 
 def order_of(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Order | None:
     """The order of an operator's results, or None for packed ones."""
-    if not _keeps_order(op) or kwargs.get("memory_format") not in (None, torch.preserve_format):
+    if not _keeps_order(op):
+        return None
+    wanted = kwargs.get("memory_format")
+    if wanted in CHANNELS_LAST:
+        return channels_last(args[0].ndim)
+    if wanted not in (None, torch.preserve_format):
         return None
     tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
     if all(x.is_contiguous() for x in tensors):
@@ -47,6 +58,11 @@ def order_of(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Order | No
 def ordered(x: torch.Tensor, order: Order) -> torch.Tensor:
     """A view whose dimensions are in order. One element is what it is."""
     return x[(None,) * (len(order) - x.ndim)].permute(order) if x.ndim else x
+
+
+def restored(x: torch.Tensor, order: Order) -> torch.Tensor:
+    """The view that :func:`ordered` was made of."""
+    return x.permute([order.index(d) for d in range(len(order))])
 
 
 def back(shape: Sequence[int], order: Order) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -801,3 +801,27 @@ def test_results_by_element_lie_as_their_tensors_do(name: str) -> None:
         for y, expected in zip(results(*ours), results(x, row), strict=True):
             assert y.stride() == expected.stride() and y.storage_offset() == 0
             assert torch.allclose(y.cpu(), expected, atol=1e-6)
+
+
+def test_copies_lie_in_memory_as_pytorch_lays_them() -> None:
+    """Strides hold between the devices, and channels are last where a call asks for it."""
+    x, last = torch.randn(2, 3, 4, 5), torch.channels_last
+    there = x.to(DEVICE)
+    images = x.to(memory_format=last)
+    pairs = (
+        (images, images.to(DEVICE)), (images.cpu(), images.to(DEVICE).cpu()),
+        (x.mT.clone(), x.mT.to(DEVICE)), (x.mT.clone(), there.mT.cpu()),
+        (images, there.to(memory_format=last)), (images, there.contiguous(memory_format=last)),
+        (images.half(), there.to(torch.float16, memory_format=last)),
+        (images.contiguous(), images.to(DEVICE).contiguous()),
+        (torch.ones_like(images), torch.ones_like(images.to(DEVICE))),
+        (torch.zeros_like(x, memory_format=last), torch.zeros_like(there, memory_format=last)),
+        (images.double(), images.to(DEVICE, torch.float64)),
+        (x[..., None].to(memory_format=torch.channels_last_3d),
+         there[..., None].to(memory_format=torch.channels_last_3d)),
+    )
+    for expected, y in pairs:
+        assert y.stride() == expected.stride()
+        assert y.cpu().equal(expected)
+    convolution = torch.nn.Conv2d(3, 4, 3).to(DEVICE, memory_format=last)
+    assert convolution.weight.is_contiguous(memory_format=last)
