@@ -1,4 +1,4 @@
-"""Images that are sampled anew, and their gradients, against the CPU."""
+"""Images that are sampled anew or pooled, and their gradients, against the CPU."""
 
 from __future__ import annotations
 
@@ -62,3 +62,16 @@ def test_images_resampled_without_aliases(mode: str, corners: bool) -> None:
             [torch.randn(2, 3, 7, 9)], compiled=size == (3, 4))
     same(lambda x: functional.interpolate(x, scale_factor=(0.4, 1.7), mode=mode, antialias=True),
          [torch.randn(2, 3, 7, 9)], compiled=False)
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_fractional_pools(rank: int) -> None:
+    pool = getattr(functional, f"fractional_max_pool{rank}d")
+    samples = torch.rand(2, 3, rank)
+    for outer in ([4, 3, 3], [3, 1, 2], [6, 5, 4]):
+        def run(x: torch.Tensor, outer: Sequence[int] = outer) -> torch.Tensor:
+            here = samples.to(x.device)
+            y, at = pool(x, 2, outer[:rank], return_indices=True, _random_samples=here)
+            return y + at
+
+        same(run, [torch.randn(2, 3, *(9, 8, 7)[:rank])], compiled=outer[0] == 4)

@@ -8,6 +8,7 @@ from . import (  # noqa: F401
     distances,
     elementwise,
     foreach,
+    fractional,
     grids,
     grouped,
     indices,
