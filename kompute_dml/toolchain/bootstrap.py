@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolchain import codes, debian, drivers, glslang, kp, side_by_side, spirv
-from toolchain.system import ToolchainError, cache_dir, run, run_aloud, say
+from toolchain.system import ToolchainError, cache_dir, run, run_aloud, say, unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
 VENV = ROOT / ".venv"
@@ -178,7 +178,7 @@ def virtual_environment(_: Job) -> bool:
 def newer_glslang(_: Job) -> bool:
     """Gets a newer glslang if the system's lacks cooperative matrices."""
     compiler = glslang.find()
-    if compiler.version[0] >= glslang.WANTED or _unavailable("glslang").is_file():
+    if compiler.version[0] >= glslang.WANTED or unavailable("glslang").is_file():
         return False
     say(f"newer glslang: {compiler.name} is older than {glslang.WANTED}, getting one privately")
     try:
@@ -188,13 +188,8 @@ def newer_glslang(_: Job) -> bool:
     return True
 
 
-def _unavailable(name: str) -> Path:
-    """The file that notes that this is not available here."""
-    return cache_dir(f"{name}-unavailable")
-
-
 def _do_without(name: str, consequence: str, error: ToolchainError) -> None:
-    file = _unavailable(name)
+    file = unavailable(name)
     say(f"{name}: not available, {consequence}; remove {file} to try again ({error})")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(str(error))
@@ -269,7 +264,7 @@ def shaders(_: Job) -> bool:
 
 def swiftshader(_: Job) -> bool:
     """The second driver that the tests run on."""
-    if drivers.swiftshader() is not None or _unavailable("SwiftShader").is_file():
+    if drivers.swiftshader() is not None or unavailable("SwiftShader").is_file():
         return False
     say("SwiftShader: getting it out of chromium-common")
     try:
@@ -282,7 +277,7 @@ def swiftshader(_: Job) -> bool:
 def sample_models(_: Job) -> bool:
     """A package with a model for the tests, without its dependencies."""
     package, version = "rapidocr", "3.10.0"
-    if _unavailable(package).is_file():
+    if unavailable(package).is_file():
         return False
     if _is_importable(package):
         return False
@@ -297,7 +292,7 @@ def sample_models(_: Job) -> bool:
 def cpu_torch(_: Job) -> bool:
     """A build of PyTorch for the CPU, in a folder of its own: the other tests run without it."""
     folder = cache_dir("torch")
-    if folder.is_dir() or _unavailable("PyTorch").is_file():
+    if folder.is_dir() or unavailable("PyTorch").is_file():
         return False
     say("PyTorch: installing a build for the CPU, in a folder of its own")
     part = folder.with_suffix(".part")  # an installation that is cut short leaves no folder

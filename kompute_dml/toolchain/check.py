@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from . import drivers, validation
-from .system import ToolchainError, cache_dir, needed_checkout, say
+from .system import ToolchainError, cache_dir, needed_checkout, say, unavailable
 
 # More workers would only share the drivers' threads.
 _WORKERS = str(min(4, os.cpu_count() or 1))
@@ -203,7 +203,7 @@ def _torch_checks(every: list[Configuration], tests: list[str], arguments: list[
     """Tests of PyTorch, whose packages lie in a folder of their own."""
     folder = cache_dir("torch")
     if not folder.is_dir():
-        reason = cache_dir("PyTorch-unavailable")
+        reason = unavailable("PyTorch")
         why = reason.read_text().splitlines()[0] if reason.is_file() else f"{folder} is missing"
         say(f"PyTorch is not there: its tests are left out ({why})")
         return []

@@ -41,6 +41,11 @@ def cache_dir(name: str) -> Path:
     return user_cache() / name
 
 
+def unavailable(name: str) -> Path:
+    """The file that notes that this cannot be had here, and why."""
+    return cache_dir(f"{name}-unavailable")
+
+
 def say(text: str) -> None:
     print(text, flush=True)
 

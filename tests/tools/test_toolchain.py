@@ -618,6 +618,7 @@ def bootstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(module, "VENV", tmp_path / ".venv")
     monkeypatch.setattr(module, "VENV_PYTHON", tmp_path / ".venv" / "bin" / "python")
     monkeypatch.setattr(module, "cache_dir", lambda name: tmp_path / ".cache" / name)
+    monkeypatch.setattr(module, "unavailable", lambda name: tmp_path / ".cache" / f"{name}-unavailable")
     return module
 
 
@@ -775,6 +776,7 @@ def test_pytorch_is_installed_beside_the_environment_if_there_is_a_build_for_the
     assert ("with CUDA only" in capsys.readouterr().out) == ("cpu" not in known)
     assert not bootstrap.cpu_torch(job)  # nor is it asked for again
     monkeypatch.setattr(check, "cache_dir", bootstrap.cache_dir)
+    monkeypatch.setattr(check, "unavailable", bootstrap.unavailable)
     here = check.Configuration("lavapipe", (Path("lavapipe.json"),), stock=False)
     checks = check._torch_checks([here], ["tests/pytorch"], [])
     said = capsys.readouterr().out
