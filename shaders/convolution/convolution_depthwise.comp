@@ -1,5 +1,7 @@
 //@ op DML_OPERATOR_CONVOLUTION
-//@ variants LAYOUT: first last1x1 last1x4 last1x8 last2x4 last4x2
+//@ variants LAYOUT: first(rows=4, columns=1)
+//@     last1x1(rows=1, columns=1) last1x4(rows=1, columns=4) last1x8(rows=1, columns=8)
+//@     last2x4(rows=2, columns=4) last4x2(rows=4, columns=2)
 //@ tail *
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -25,7 +27,7 @@ layout(constant_id = 12) const uint EARLY = 1u;  // rows of the input that are r
 const uint MAX_TAPS = 7u;
 
 #if defined(LAYOUT_first)
-const uint OUTPUTS = 4u;
+const uint OUTPUTS = LAYOUT_rows;
 const uint SPAN = (EACH - 1u) * STRIDE_X + (TAPS_X - 1u) * DILATION_X + 1u;
 const uint ROWS = (OUTPUTS - 1u) * STRIDE_Y + (TAPS_Y - 1u) * DILATION_Y + 1u;
 const uint MAX_SPAN = 24u;
@@ -94,17 +96,7 @@ void main() {
     }
 }
 #else
-#if defined(LAYOUT_last1x1)
-const uint LINES = 1u, OUTPUTS = 1u;
-#elif defined(LAYOUT_last1x4)
-const uint LINES = 1u, OUTPUTS = 4u;
-#elif defined(LAYOUT_last1x8)
-const uint LINES = 1u, OUTPUTS = 8u;
-#elif defined(LAYOUT_last2x4)
-const uint LINES = 2u, OUTPUTS = 4u;
-#else
-const uint LINES = 4u, OUTPUTS = 2u;
-#endif
+const uint LINES = LAYOUT_rows, OUTPUTS = LAYOUT_columns;
 const uint SPAN = (OUTPUTS - 1u) * STRIDE_X + (TAPS_X - 1u) * DILATION_X + 1u;
 const uint ROWS = (LINES - 1u) * STRIDE_Y + (TAPS_Y - 1u) * DILATION_Y + 1u;
 const bool HALVES = BYTES_OF(TYPE) == 2u;

@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_CONVOLUTION_INTEGER DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION
-//@ variants TO: sums floats bytes ; BLOCK: last1x1 last1x4 last2x4
+//@ variants TO: sums floats bytes ; BLOCK: last1x1(rows=1, columns=1) last1x4(rows=1, columns=4) last2x4(rows=2, columns=4)
 //@ tail floats
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -91,13 +91,7 @@ layout(binding = AFTER_TAIL(10)) buffer RangeZero { uint range_zero[]; };
 #include "include/made_range.glsl"
 #endif
 
-#if defined(BLOCK_last1x1)
-const uint LINES = 1u, COLUMNS = 1u;
-#elif defined(BLOCK_last1x4)
-const uint LINES = 1u, COLUMNS = 4u;
-#else
-const uint LINES = 2u, COLUMNS = 4u;
-#endif
+const uint LINES = BLOCK_rows, COLUMNS = BLOCK_columns;
 const uint SPAN = (COLUMNS - 1u) * STRIDE_X + (TAPS_X - 1u) * DILATION_X + 1u;
 const uint ROWS = (LINES - 1u) * STRIDE_Y + (TAPS_Y - 1u) * DILATION_Y + 1u;
 shared ivec4 s_taps[TAPS_Y * TAPS_X * LANES];

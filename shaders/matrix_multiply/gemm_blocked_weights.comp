@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_GEMM
-//@ variants ROWS: r1 r2 r4 r8
+//@ variants ROWS: r1(rows=1) r2(rows=2) r4(rows=4) r8(rows=8)
 //@ target vulkan1.1
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -9,15 +9,7 @@
 // Reading B takes the time, so it is read once, in vectors of 16 bytes along K, one step ahead: LANES
 // neighbouring invocations read neighbouring vectors, and each multiplies the vectors of COLUMNS columns by
 // the same part of A. That part lies in shared memory, HELD vectors of K at a time.
-#if defined(ROWS_r1)
-const uint TILE_ROWS = 1u;
-#elif defined(ROWS_r2)
-const uint TILE_ROWS = 2u;
-#elif defined(ROWS_r4)
-const uint TILE_ROWS = 4u;
-#else
-const uint TILE_ROWS = 8u;
-#endif
+const uint TILE_ROWS = ROWS_rows;
 layout(local_size_x = 256, local_size_x_id = 0) in;
 const uint INVOCATIONS = gl_WorkGroupSize.x;
 layout(constant_id = 5) const uint BITS = 4u;

@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_GEMM
-//@ variants ROWS: r1 r8 r16
+//@ variants ROWS: r1(rows=1) r8(rows=8) r16(rows=16)
 //@ unchecked r16
 //@ glslang >= 14
 //@ target vulkan1.1
@@ -17,13 +17,7 @@
 // of 32 elements along K. The order along K is free, if A has the same. One row has a way of its own
 // (include/gemm_blocked_row.glsl).
 // SUBGROUPS_K subgroups divide K of the same columns, and SUBGROUPS_ACROSS divide the columns of a tile.
-#if defined(ROWS_r1)
-const uint TILE_ROWS = 1u;
-#elif defined(ROWS_r8)
-const uint TILE_ROWS = 8u;
-#else
-const uint TILE_ROWS = 16u;
-#endif
+const uint TILE_ROWS = ROWS_rows;
 layout(local_size_x = 256, local_size_x_id = 0) in;
 const uint INVOCATIONS = gl_WorkGroupSize.x, SUBGROUPS = INVOCATIONS / 32u;
 layout(constant_id = 11) const uint SUBGROUPS_K = 8u;

@@ -1,5 +1,5 @@
 //@ op -
-//@ variants MATH: floats halves ; ROWS: r1 r2 r4 r8 ; PRODUCTS: p1 p2 p3
+//@ variants MATH: floats halves ; ROWS: r1(rows=1) r2(rows=2) r4(rows=4) r8(rows=8) ; PRODUCTS: p1(parts=1) p2(parts=2) p3(parts=3)
 //@ unchecked *
 //@ target vulkan1.1
 #version 450
@@ -20,22 +20,8 @@
 //
 // With halves, four or two products are added in FLOAT16, and these sums in FLOAT32. Rows whose numbers are so
 // large that such a sum might overflow are multiplied by a power of 2 before, and the sums divided by it.
-#if defined(ROWS_r1)
-const uint TILE_ROWS = 1u;
-#elif defined(ROWS_r2)
-const uint TILE_ROWS = 2u;
-#elif defined(ROWS_r4)
-const uint TILE_ROWS = 4u;
-#else
-const uint TILE_ROWS = 8u;
-#endif
-#if defined(PRODUCTS_p1)
-#define PARTS 1
-#elif defined(PRODUCTS_p2)
-#define PARTS 2
-#else
-#define PARTS 3
-#endif
+const uint TILE_ROWS = ROWS_rows;
+#define PARTS PRODUCTS_parts
 layout(local_size_x = 128, local_size_x_id = 0) in;
 const uint INVOCATIONS = gl_WorkGroupSize.x;
 layout(constant_id = 1) const uint BITS = 4u;

@@ -1,5 +1,5 @@
 //@ op -
-//@ variants PRODUCTS: p1 p2 p3
+//@ variants PRODUCTS: p1(parts=1) p2(parts=2) p3(parts=3)
 //@ unchecked *
 //@ target vulkan1.1
 #version 450
@@ -17,13 +17,7 @@
 // of four products are FLOAT16, which are added in FLOAT32. The norm's factor multiplies the sums at the end, where
 // subgroups add up theirs. So workgroups wait once. Columns and words are spelled out: drivers may move arrays
 // to memory.
-#if defined(PRODUCTS_p1)
-#define PARTS 1
-#elif defined(PRODUCTS_p2)
-#define PARTS 2
-#else
-#define PARTS 3
-#endif
+#define PARTS PRODUCTS_parts
 layout(local_size_x = 128, local_size_x_id = 0) in;
 const uint INVOCATIONS = gl_WorkGroupSize.x;
 layout(constant_id = 2) const bool SIGNED = false;

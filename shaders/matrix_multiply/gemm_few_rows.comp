@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_GEMM
-//@ variants AXIS: k_contiguous n_contiguous k_bfloat16 n_bfloat16; ROWS: r1 r2 r4 r8
+//@ variants AXIS: k_contiguous n_contiguous k_bfloat16 n_bfloat16; ROWS: r1(rows=1) r2(rows=2) r4(rows=4) r8(rows=8)
 //@ tail *
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -8,15 +8,7 @@
 // and B, and 32 invocations split K of a column. n_contiguous: columns of B are contiguous; neighbouring
 // invocations read a row of a tile, and groups of them split K. bfloat16: B has the upper halves of FLOAT32
 // numbers, as A has whole.
-#if defined(ROWS_r1)
-const uint TILE_ROWS = 1u;
-#elif defined(ROWS_r2)
-const uint TILE_ROWS = 2u;
-#elif defined(ROWS_r4)
-const uint TILE_ROWS = 4u;
-#else
-const uint TILE_ROWS = 8u;
-#endif
+const uint TILE_ROWS = ROWS_rows;
 const uint INVOCATIONS = 256u;
 layout(local_size_x = INVOCATIONS) in;
 #if defined(AXIS_k_contiguous) || defined(AXIS_k_bfloat16)

@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_GEMM
-//@ variants B: k n n4; ROWS: r1 r8 r16
+//@ variants B: k n n4; ROWS: r1(rows=1) r8(rows=8) r16(rows=16)
 //@ without n.r16
 //@ glslang >= 14
 //@ target vulkan1.1
@@ -22,13 +22,7 @@
 //   n: it is read in vectors of eight columns, n4: of four. Eight invocations read neighbours of a row.
 // Vectors that are not aligned are read in pieces: n in halves, the others also in words. The subgroups divide
 // K, and add up their sums at the end.
-#if defined(ROWS_r1)
-const uint TILE_ROWS = 1u;
-#elif defined(ROWS_r8)
-const uint TILE_ROWS = 8u;
-#else
-const uint TILE_ROWS = 16u;
-#endif
+const uint TILE_ROWS = ROWS_rows;
 layout(local_size_x = 256, local_size_x_id = 0) in;
 const uint INVOCATIONS = gl_WorkGroupSize.x, SUBGROUPS = INVOCATIONS / 32u;
 #if defined(B_n)

@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT DML_OPERATOR_MATRIX_MULTIPLY_INTEGER DML_OPERATOR_QUANTIZED_LINEAR_MATRIX_MULTIPLY
-//@ variants B: k_contiguous n_contiguous n_contiguous64; ROWS: r1 r2 r4 r8
+//@ variants B: k_contiguous n_contiguous n_contiguous64; ROWS: r1(rows=1) r2(rows=2) r4(rows=4) r8(rows=8)
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -10,15 +10,7 @@
 // PARTS invocations split K of COLUMNS columns. Each multiplies them by all rows, so A is read once for
 // these columns. If B is K-contiguous, neighbouring invocations read one column. If it is N-contiguous,
 // they read 128 bytes of a row, and each transposes 16 rows of its columns.
-#if defined(ROWS_r1)
-const uint TILE_ROWS = 1u;
-#elif defined(ROWS_r2)
-const uint TILE_ROWS = 2u;
-#elif defined(ROWS_r4)
-const uint TILE_ROWS = 4u;
-#else
-const uint TILE_ROWS = 8u;
-#endif
+const uint TILE_ROWS = ROWS_rows;
 #if defined(B_k_contiguous)
 const uint INVOCATIONS = 256u;
 const uint COLUMNS = TILE_ROWS == 2u ? 4u : 2u;  // with 4 rows, there are too few tiles of 16 columns

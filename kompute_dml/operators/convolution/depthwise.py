@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
 from ...layout import Ints
 from ...lowering.builder import PlanBuilder
 from ...lowering.kernel import Kernel
+from ...runtime.shader_library import sizes
 from ...runtime.traits import DeviceTraits
 from ..quantize import made_range
 from . import ends
@@ -39,10 +40,6 @@ class Depthwise(Kernel[Layer]):
     """An invocation computes a block of rows and columns of outputs. Its estimate is a rank."""
 
     block: str
-    rows: int
-    """Rows of outputs for each invocation, ..."""
-    columns: int
-    """... and columns (1 or 2 of the kernel "first")."""
     least: int = 0
     """The least invocations for each core with which it is the fastest."""
 
@@ -63,10 +60,15 @@ class Depthwise(Kernel[Layer]):
             return "transposed, or too many taps"
         return None
 
-    def blocks(self, c: Problem) -> int:
+    def size(self, layer: Layer) -> tuple[int, int]:
+        """Rows and columns of outputs for each invocation."""
+        block = sizes(self.shader(layer))
+        return block["rows"], block["columns"]
+
+    def blocks(self, layer: Layer) -> int:
         """Blocks of outputs in all images."""
-        _, y, x = c.axes
-        return c.batches * -(-y.out_size // self.rows) * -(-x.out_size // self.columns)
+        (rows, columns), (_, y, x) = self.size(layer), layer.c.axes
+        return layer.c.batches * -(-y.out_size // rows) * -(-x.out_size // columns)
 
     def constants(self, layer: Layer) -> Constants:
         """What differs between the kernels."""
@@ -108,7 +110,7 @@ class _Last(Depthwise):
             None if _is_of_fours(layer) else "channels do not come last, in fours")
 
     def estimate(self, layer: Layer, traits: DeviceTraits) -> float:
-        invocations = self.blocks(layer.c) * layer.c.groups // _CHANNELS
+        invocations = self.blocks(layer) * layer.c.groups // _CHANNELS
         if self.block == "last1x1":
             return 0.01  # it fills the most cores
         fills = self.least and invocations >= traits.cores * self.least
@@ -124,8 +126,8 @@ class _Last(Depthwise):
         places = _INVOCATIONS // lanes
         lines, span = [
             (n - 1) * a.input_step + (a.filter_size - 1) * a.tap_step + 1
-            for n, a in zip((self.rows, self.columns), (y, x))]
-        return -(-fours // lanes) * -(-self.blocks(c) // places), {
+            for n, a in zip(self.size(layer), (y, x))]
+        return -(-fours // lanes) * -(-self.blocks(layer) // places), {
             "LOCAL_SIZE": lanes * places, "LANES": lanes,
             "EARLY": min(max(_EARLY // span, 1), lines)}
 
@@ -167,7 +169,7 @@ class _OfBytes(_Last):
 
 @dataclass(frozen=True)
 class _First(Depthwise):
-    """Channels come first, or lie in any order."""
+    """Channels come first, or lie in any order. Columns are one, or two halves."""
 
     cost = 0.05
 
@@ -184,7 +186,7 @@ class _First(Depthwise):
                  and not any(n % 2 for n in (*strides, x.in_size, x.out_size))
                  and x.input_step + x.tap_step * (x.filter_size - 1) < _MAX_SPAN)
         neighbours = 2 if pairs else 1
-        lines = -(-x.out_size // neighbours) * -(-y.out_size // self.rows)
+        lines = -(-x.out_size // neighbours) * -(-y.out_size // self.size(layer)[0])
         return -(-c.batches * c.groups * lines // _INVOCATIONS), {
             "LOCAL_SIZE": _INVOCATIONS, "EACH": neighbours, "ODD": _padding(c)[1] % 2}
 
@@ -193,8 +195,9 @@ class _First(Depthwise):
 class _Rows(_First):
     """Rows in chunks of words: a window stays in registers."""
 
+    rows: int = 1
     strides: range = range(0)
-    """Strides of 3 x 3 taps with which it was measured to be the fastest, ..."""
+    """Strides of 3 x 3 taps with which it was measured to be the fastest."""
 
     def shader(self, layer: Layer) -> str:
         return layer.variant(ROWS)
@@ -203,11 +206,9 @@ class _Rows(_First):
         return super().serves(layer, traits) or (
             None if _chunks(layer) else "rows are no whole words, or taps and strides too many")
 
-    def _sized(self, layer: Layer) -> _Rows:
-        """The kernel with as many columns as a chunk needs."""
+    def size(self, layer: Layer) -> tuple[int, int]:
         chunk = _chunks(layer) * 4 // layer.type.itemsize
-        return replace(self, columns=_columns(chunk, layer.c.axes[2].input_step,
-                                              layer.type.itemsize))
+        return self.rows, _columns(chunk, layer.c.axes[2].input_step, layer.type.itemsize)
 
     def estimate(self, layer: Layer, traits: DeviceTraits) -> float:
         c, (y, x), words = layer.c, layer.c.axes[1:], _chunks(layer)
@@ -215,16 +216,16 @@ class _Rows(_First):
         faster = (not traits.is_cpu and y.filter_size == x.filter_size == 3
                   and y.input_step == step and step in self.strides
                   and (words == 4 or (step == 1 and layer.type.itemsize == 2))
-                  and self._sized(layer).blocks(c) * c.groups >= traits.cores * self.least)
+                  and self.blocks(layer) * c.groups >= traits.cores * self.least)
         return (0 if faster else 0.1) + 0.001 / self.rows
 
     def constants(self, layer: Layer) -> Constants:
-        c, x, kernel, words = layer.c, layer.c.axes[2], self._sized(layer), _chunks(layer)
+        c, x, (rows, columns), words = layer.c, layer.c.axes[2], self.size(layer), _chunks(layer)
         padding = _padding(c)[1]
         phase = -padding % (words * 4 // layer.type.itemsize)
-        last = (x.out_size - kernel.columns) * x.input_step - padding - phase  # where chunks begin
-        return -(-kernel.blocks(c) * c.groups // _INVOCATIONS), {
-            "LOCAL_SIZE": _INVOCATIONS, "COLUMNS": kernel.columns, "ROWS": self.rows,
+        last = (x.out_size - columns) * x.input_step - padding - phase  # where chunks begin
+        return -(-self.blocks(layer) * c.groups // _INVOCATIONS), {
+            "LOCAL_SIZE": _INVOCATIONS, "COLUMNS": columns, "ROWS": rows,
             "WORDS": words, "PHASE": phase, "SURE_FROM": padding + phase,
             "SURE_TO": max(x.in_size - last, 0)}
 
@@ -304,8 +305,8 @@ class Direct(Kernel[Layer]):
 
 # As measured on an H200.
 OF_FLOATS: tuple[Kernel[Layer], ...] = (
-    _Last("last2x4", 2, 4, 256), _Last("last1x4", 1, 4, 64), _Last("last4x2", 4, 2),
-    _Last("last1x8", 1, 8), _Last("last1x1", 1, 1), _First("first", 4, 1),
-    _Rows("rows7", 7, 0, 1024, range(1, 3)), _Rows("rows4", 4, 0, 192, range(1, 2)), Direct())
+    _Last("last2x4", 256), _Last("last1x4", 64), _Last("last4x2"), _Last("last1x8"),
+    _Last("last1x1"), _First("first"), _Rows("rows7", 1024, 7, range(1, 3)),
+    _Rows("rows4", 192, 4, range(1, 2)), Direct())
 OF_BYTES: tuple[Kernel[Layer], ...] = (
-    _OfBytes("last2x4", 2, 4, 256), _OfBytes("last1x4", 1, 4, 64), _OfBytes("last1x1", 1, 1))
+    _OfBytes("last2x4", 256), _OfBytes("last1x4", 64), _OfBytes("last1x1"))
