@@ -25,6 +25,7 @@ from .onnx.operators import long_rope
 from .onnxruntime import get_library_path, identity
 from .runtime.adapters import choose
 from .runtime.kp_engine import import_kp
+from .spec import snake_case
 
 __all__ = ["config", "folder_options", "is_registered", "model", "register", "unregister"]
 
@@ -106,7 +107,7 @@ def folder_options(folder: str | os.PathLike[str]) -> dict[str, str]:
     session = described.get("model", {}).get("decoder", {}).get("session_options", {})
     offsets = [str(value) for provider in session.get("provider_options", ())
                for options in provider.values() for name, value in options.items()
-               if name.replace("_", "").lower() == long_rope.ATTRIBUTE.replace("_", "")]
+               if snake_case(name) == long_rope.ATTRIBUTE]
     return {long_rope.ATTRIBUTE: offsets[0]} if offsets else {}
 
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ..onnx.operators import long_rope
+from ..spec import snake_case
 from . import VENDOR_ID
 
 
@@ -45,9 +47,9 @@ def own_options(entries: Mapping[str, str]) -> dict[str, str]:
     if _current is not WEBGPU:
         return dict(entries)
     kept = {k: v for k, v in entries.items() if not re.fullmatch("[a-z]+([A-Z][a-z0-9]*)+", k)}
-    renamed = {own: entries[theirs] for theirs, own in _RENAMED.items() if theirs in entries}
-    return {"claim": "all", **renamed, **kept}
+    shared = {snake_case(k): v for k, v in entries.items() if snake_case(k) in _SHARED}
+    return {"claim": "all", **shared, **kept}
 
 
-_RENAMED = {"enableGraphCapture": "enable_graph_capture",
-            "multiRotaryCacheConcatOffset": "multi_rotary_cache_concat_offset"}
+_SHARED = {"enable_graph_capture", long_rope.ATTRIBUTE}
+"""Options of WebGPU's provider that this one has, too."""
