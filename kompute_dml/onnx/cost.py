@@ -43,6 +43,11 @@ ALL_TAKES_IT = "claim=all takes it"
 COMPUTES_NOTHING = "its region computes nothing: it only views values, or works on sizes"
 
 
+_OF_EXPERTS = {"MoE": experts.multiplications, "QMoE": experts.multiplications,
+               "Experts": mixture.multiplications}
+"""By operator, whose tokens each take a few experts: those of so many tokens."""
+
+
 @dataclass(frozen=True)
 class Estimate:
     """Microseconds of a run."""
@@ -91,12 +96,9 @@ def multiplications(node: OnnxNode) -> float:
         # Each of a result's elements, or of a transposed convolution's input's, meets one filter.
         each = elements(w) / max(w.shape[0] or UNKNOWN, 1)
         return each * elements(x if "Transpose" in node.op else node.outputs[0])
-    if node.op in ("MoE", "QMoE"):
+    if of_experts := _OF_EXPERTS.get(node.op):
         rows = elements(tensors[0]) / max((tensors[0].shape or (1,))[-1] or UNKNOWN, 1)
-        return experts.multiplications(node, rows)
-    if node.op == "Experts":
-        return mixture.multiplications(node, elements(node.input(0)) / max(
-            (tensors[0].shape or (1,))[-1] or 1, 1))
+        return of_experts(node, rows)
     if node.op in ("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"):
         sizes = (tensors[0].shape or (None, None))[:2]
         rows = product([UNKNOWN if n is None else n for n in sizes])

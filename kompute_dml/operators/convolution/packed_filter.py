@@ -181,8 +181,9 @@ class PackedFilter(Kernel[Layer]):
             alone = _ALONE if rest <= traits.cores and resident > 1 else 1.0
             time += extra + alone * steps * step
         if self.splits > 1:
-            time += known.get("adds", 0.0) + packing.adding(c, self.splits)
-            if "adds" not in known:
+            adds = known.get("adds")
+            time += (adds or 0.0) + packing.adding(c, self.splits)
+            if adds is None:
                 return packing.in_two(CAREFUL * time)
         return CAREFUL * time
 
