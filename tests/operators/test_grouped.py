@@ -138,3 +138,21 @@ def test_matrix_units(
     rows = (y.numpy().astype(np.uint32) << 16).view(np.float32).reshape(-1, 19)
     exact, _ = _exact(a, b, indices, tiles)
     assert (abs(rows[tiles.places.numpy()] - exact) <= abs(exact) * 2.0**-8).all()
+
+
+def test_a_tail_runs_in_the_kernel(own: dml.Device, rng: np.random.Generator) -> None:
+    """Elementwise operators that follow a product of groups are its epilogue."""
+    indices = rng.integers(0, _GROUPS, 20).astype(np.int32)
+    b = rng.standard_normal((_GROUPS, 16, 24)).astype(np.float32)
+    own_tiles = rows_in_tiles(own.tensor(indices), _GROUPS)
+    a = rng.standard_normal((own_tiles.rows.sizes[0] // own_tiles.each, own_tiles.each, 16)).astype(
+        np.float32)
+    with dml.Graph(own) as g:
+        tiles = rows_in_tiles(g.input(indices.shape, np.int32, name="indices"), _GROUPS)
+        y = gemm_of_tiles(g.input(a.shape, name="a"), g.input(b.shape, name="b"), tiles)
+        assert y is not None
+        compiled = g.compile(dml.abs(y))
+    assert compiled.operators[-1] == "GROUPED_GEMM" and compiled.variants[-1].endswith(".tail")
+    rows = np.asarray(compiled(indices, a, b)).reshape(-1, 24)[own_tiles.places.numpy()]
+    exact, size = _exact(a, b, indices, own_tiles)
+    assert (abs(rows - abs(exact)) <= 16 * 2.0**-23 * size + 2.0**-24).all()

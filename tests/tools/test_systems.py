@@ -20,8 +20,8 @@ from kompute_dml.toolchain.system import cache_dir, run
 from kompute_dml.toolchain.targets import HERE, TARGETS, definition, undefined_names
 
 _WINDOWS = """
-import contextlib, ctypes, importlib, multiprocessing.util, os, pathlib, sys
-import sysconfig, tempfile, types
+import concurrent.futures.process, contextlib, ctypes, importlib, multiprocessing.util, os, pathlib
+import sys, sysconfig, tempfile, types
 
 # Other packages have their own code for Windows.
 optional = ("cffi", "click", "flatbuffers", "hatchling", "magika", "mkdocs", "onnx", "onnxruntime",

@@ -618,7 +618,8 @@ def bootstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(module, "VENV", tmp_path / ".venv")
     monkeypatch.setattr(module, "VENV_PYTHON", tmp_path / ".venv" / "bin" / "python")
     monkeypatch.setattr(module, "cache_dir", lambda name: tmp_path / ".cache" / name)
-    monkeypatch.setattr(module, "unavailable", lambda name: tmp_path / ".cache" / f"{name}-unavailable")
+    monkeypatch.setattr(
+        module, "unavailable", lambda name: tmp_path / ".cache" / f"{name}-unavailable")
     return module
 
 
