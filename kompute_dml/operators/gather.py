@@ -129,6 +129,12 @@ class Updates:
         lines = product([self.desc.indices_tensor.sizes[i] for i in self.others])
         return work_key(kind, lines, self.size, self.updates)
 
+    @property
+    def places(self) -> Indexed:
+        """Where each update goes, for any layout."""
+        d = self.desc
+        return along_axis(d.output_tensor, d.indices_tensor, d.updates_tensor, d.axis)
+
     def lines(self, sizes: Ints, *tensors: TensorDesc) -> Walk:
         return Walk([sizes[i] for i in self.others],
                     *([t.strides[i] for i in self.others] for t in tensors))
@@ -224,8 +230,7 @@ class _Places(Kernel[Updates]):
     cost = 2.0
 
     def lower(self, problem: Updates, p: PlanBuilder) -> None:
-        d = problem.desc
-        scatter(p, along_axis(d.output_tensor, d.indices_tensor, d.updates_tensor, d.axis))
+        scatter(p, problem.places)
 
 
 SCATTER_KERNELS: tuple[Kernel[Updates], ...] = (_Rows(), Columns(), _Places())

@@ -24,7 +24,7 @@ from ..lowering.plan import UNUSED, Operand
 from ..lowering.walk import Walk
 from ..runtime.traits import DeviceTraits
 from .base import OperatorDesc, like, operator
-from .gather import Columns, Updates, along_axis, check_along_axis, check_scatter_nd, tuples_of
+from .gather import Columns, Updates, check_along_axis, check_scatter_nd, tuples_of
 
 _FUNCTIONS = (ReduceFunction.SUM, ReduceFunction.MULTIPLY, ReduceFunction.MIN, ReduceFunction.MAX)
 """In the order of the shader's numbers."""
@@ -175,8 +175,7 @@ class _Runs(Kernel[Updates]):
     cost = 2.0
 
     def lower(self, problem: Updates, p: PlanBuilder) -> None:
-        d = problem.desc
-        _lower(p, along_axis(d.output_tensor, d.indices_tensor, d.updates_tensor, d.axis))
+        _lower(p, problem.places)
 
 
 KERNELS: tuple[Kernel[Updates], ...] = (_ReducedColumns(), _Runs())
