@@ -29,6 +29,7 @@ from .registry import function
 if TYPE_CHECKING:
     from ..device import Device
     from ..operators.base import OperatorDesc
+    from ..runtime.traits import DeviceTraits
     from ..tensors import Tensor
     from ..tensors.types import DataTypeLike, TensorLike
 
@@ -66,14 +67,18 @@ def gemm(
     return y
 
 
+def _traits_of(device: Device | Tracer) -> DeviceTraits:
+    """Those of the device on which this runs."""
+    return (device.device if isinstance(device, Tracer) else device).target.traits
+
+
 def gemm_of_bfloat16(
     a: Tensor, b: Tensor, c: Tensor | None = None, *, alpha: float = 1.0, beta: float = 1.0
 ) -> Tensor | None:
     """:func:`gemm` of BFLOAT16, whose bits are UINT16; None on a device without matrix units for
     it."""
     name, device = "gemm_of_bfloat16", device_of(a, b, c)
-    runs_on = device.device if isinstance(device, Tracer) else device
-    if not multiplies_bfloat16(runs_on.target.traits):
+    if not multiplies_bfloat16(_traits_of(device)):
         return None
     leading = _leading(name, a, b)
     sizes = (*leading, a.sizes[-2], b.sizes[-1])
@@ -103,9 +108,8 @@ def rows_in_tiles(indices: Tensor, groups: int, filler: int = 0) -> RowTiles:
     """Tiles of rows whose groups are ``indices``, of 32 bits. ``filler`` is at places without
     a row."""
     device = device_of(indices)
-    runs_on = device.device if isinstance(device, Tracer) else device
     (count,) = indices.sizes
-    each = tile_rows(runs_on.target.traits, count, groups)
+    each = tile_rows(_traits_of(device), count, groups)
     tiles = tile_count(count, groups, each)
     of_tiles, rows, places = (device.empty((n,), DataType.UINT32)
                               for n in (tiles + 1, tiles * each, count))
@@ -120,8 +124,7 @@ def gemm_of_tiles(a: Tensor, b: Tensor, tiles: RowTiles) -> Tensor | None:
     """Tiles of rows by the matrix of each one's group, of {groups, K, N}. UINT16 is BFLOAT16; None
     on a device without matrix units for it."""
     device = device_of(a, b)
-    runs_on = device.device if isinstance(device, Tracer) else device
-    if a.data_type is DataType.UINT16 and not multiplies_bfloat16(runs_on.target.traits):
+    if a.data_type is DataType.UINT16 and not multiplies_bfloat16(_traits_of(device)):
         return None
     y = device.empty((*a.sizes[:-1], b.sizes[-1]), a.data_type)
     run(GroupedGemmDesc, device, {
