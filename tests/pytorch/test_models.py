@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import pytest
 
@@ -74,11 +75,21 @@ def test_repeated_steps_record_nothing_anew() -> None:
     assert recorder.submits > before[1]
 
 
-def recorded() -> int:
-    """Dispatches so far, without those that upload a counter of steps."""
+def recorded_anew(step: Callable[[], None], first: int) -> int:
+    """The dispatches that three steps record after so many ``first`` ones, without those that
+    upload a counter of steps."""
     runtime = memory.device().runtime
-    uploads = 0 if runtime.transfer.reaches_storage else runtime.transfer.moves
-    return int(runtime.recorder.dispatches - uploads)
+
+    def recorded() -> int:
+        uploads = 0 if runtime.transfer.reaches_storage else runtime.transfer.moves
+        return int(runtime.recorder.dispatches - uploads)
+
+    for _ in range(first):
+        step()
+    before = recorded()
+    for _ in range(3):
+        step()
+    return recorded() - before
 
 
 def test_repeated_compiled_steps_of_an_optimizer_record_nothing_anew() -> None:
@@ -88,12 +99,7 @@ def test_repeated_compiled_steps_of_an_optimizer_record_nothing_anew() -> None:
     step = torch.compile(optimizer.step)
     work.loss(work.model(work.inputs), work.labels).backward()
     places = [memory.allocation_of(p) for p in work.model.parameters()]
-    for _ in range(4):
-        step()
-    before = recorded()
-    for _ in range(3):
-        step()
-    assert recorded() == before
+    assert recorded_anew(step, 4) == 0
     assert all(memory.allocation_of(p) is a for p, a in zip(work.model.parameters(), places))
 
 
@@ -122,12 +128,7 @@ def test_repeated_compiled_steps_with_batch_norms_record_nothing_anew() -> None:
         run(x).backward()
         step()
 
-    for _ in range(5):
-        train()
-    before = recorded()
-    for _ in range(3):
-        train()
-    assert recorded() == before
+    assert recorded_anew(train, 5) == 0
     assert all(memory.allocation_of(b) is a for b, a in zip(network.buffers(), state))
     assert int(network[1].num_batches_tracked) == 8
 
