@@ -89,6 +89,9 @@ class RecordedPlan:
         """What has its memory, and that of plans for other sizes."""
         self.results: list[weakref.ref[Result]] = []
         """Results of the last run. Those that are still referenced move before the next run."""
+        kept = {*self.kept.values()}
+        self._moving = [j for j in range(len(ends.slots)) if j not in kept]
+        """Outputs that are not written where an input lies."""
         self._small = [(i, np.ndarray(shapes[i], dtype, ends.staged, begin))
                        for i, dtype, begin in ends.staged_at]
         """Inputs that lie together, and where they are written."""
@@ -113,7 +116,7 @@ class RecordedPlan:
         return [Array(y.dtype, shape, packed_strides(shape), y.storage)
                 for y, shape in zip(self._ends.outputs, self.shapes)]
 
-    @property
+    @functools.cached_property
     def dtypes(self) -> list[np.dtype[Any]]:
         """The types of the outputs."""
         return [y.dtype for y in self._ends.outputs]
@@ -180,12 +183,13 @@ class RecordedPlan:
                 self._recordings.run_at_once([large.slot for large in ends.large], self._record,
                                              anew=anew)
             turn = ends.download.turn() if ends.download else 0
-            results: list[Result | None] = [
-                Result(self, j, slot, turn) for j, slot in enumerate(ends.slots)]
-            for i, j in self.kept.items():
-                y = ends.outputs[j].storage
-                results[j] = None if i in shared else Result(
-                    self, j, None if y is None else y.slot(), None)
+            results: list[Result | None] = [None] * len(ends.slots)
+            for j in self._moving:
+                results[j] = Result(self, j, ends.slots[j], turn)
+            for i, j in () if known else self.kept.items():
+                if i not in shared:
+                    y = ends.outputs[j].storage
+                    results[j] = Result(self, j, None if y is None else y.slot(), None)
             for large in () if known else ends.large:
                 large.let_go()
             shares.results = [weakref.ref(r) for r in results if r is not None]
@@ -307,6 +311,8 @@ def check_numbers(x: np.ndarray, allowed: Sequence[Allowed], where: str) -> None
     """Raise ValidationError where an element is out of range. The last dimension counts the ranges
     if there are several, or the one whose elements are a ``step`` apart."""
     if not x.size:
+        return
+    if x.size == 1 and allowed[0].low <= x.item() < allowed[0].end:
         return
     columns = x.reshape(-1, len(allowed), allowed[0].step)
     for (name, low, end, why, _), *ends in zip(

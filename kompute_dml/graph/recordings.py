@@ -6,20 +6,32 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from ..runtime.heap import Allocation, Block, Place
 from ..runtime.recorder import Recorder, Recording
 
-Places: TypeAlias = "tuple[tuple[Block, int], ...]"
-"""Where tensors lie: blocks of memory, and the bytes before a tensor in each."""
+
+class Places(tuple[tuple[Block, int], ...]):
+    """Where tensors lie: blocks of memory, and the bytes before a tensor in each. It is hashed
+    once."""
+
+    _hashed: int
+
+    def __hash__(self) -> int:
+        try:
+            return self._hashed
+        except AttributeError:
+            self._hashed = super().__hash__()
+            return self._hashed
+
+
 MAX_RECORDINGS = 32
 """The most recordings. The least recently used one is dropped."""
 
 
 def places_of(slots: Sequence[Place]) -> Places:
     """Where tensors lie, for as long as they live. Another tensor may come to lie there later."""
-    return tuple([(a.block, a.offset + begin) for a, begin in slots])
+    return Places([(a.block, a.offset + begin) for a, begin in slots])
 
 
 @dataclass(eq=False)

@@ -300,7 +300,7 @@ class Region:
             x = inputs[i]
             if i not in self.host_inputs or not isinstance(x, np.ndarray):
                 parts.append(isinstance(x, Resident))
-            elif i in limits and x.max() <= limits[i]:
+            elif i in limits and (x.item() if x.size == 1 else x.max()) <= limits[i]:
                 parts.append(limits[i])
             else:
                 parts.append(x.tobytes())
