@@ -77,6 +77,11 @@ def holds(address: int) -> bool:
     return address >= FIRST and memories[adapter_of(address)].bytes.holds(address)
 
 
+def frees() -> tuple[int, ...]:
+    """How many tensors of each device were freed."""
+    return tuple([memory.bytes.frees for memory in memories.values()])
+
+
 def _adapter(device: CData) -> int | None:
     """The adapter of ONNX Runtime's memory device; None if it is not ours."""
     ort = api()

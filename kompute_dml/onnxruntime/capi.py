@@ -149,6 +149,17 @@ typedef void *ReleaseFactory(void *);
 const OrtApiBase *OrtGetApiBase(void);
 void kompute_dml_connect(CreateFactories *, ReleaseFactory *);
 void *kompute_dml_nothing(void);
+
+typedef struct {
+    void *input;
+    void *output;
+    void *describe;
+    void *data;
+} Calls;
+
+OrtStatus *kompute_dml_inputs(const Calls *, const void *, size_t, uintptr_t *, int64_t *, size_t,
+                              size_t *);
+OrtStatus *kompute_dml_outputs(const Calls *, void *, size_t, uintptr_t *, const int64_t *);
 """
 )
 
@@ -283,6 +294,15 @@ _FEW = 64
 """Elements of a list that need no memory of their own."""
 
 
+def array_type(kind: int) -> np.dtype[Any]:
+    """The data type of arrays for tensors of an ONNX type; UINT16 for BFLOAT16. Raises
+    UnsupportedError for types that NumPy lacks."""
+    dtype = _UINT16 if kind == BFLOAT16 else DTYPES.get(kind)
+    if dtype is None:
+        raise UnsupportedError(f"tensors of ONNX type {kind} have no NumPy counterpart")
+    return dtype
+
+
 class _Outs(threading.local):
     """Reused memory for results through pointers, for calls that must be fast."""
 
@@ -384,13 +404,8 @@ class Api:
     def described(self, value: CData) -> tuple[list[int], np.dtype[Any]]:
         """Sizes and data type; BFLOAT16 as UINT16. Raises UnsupportedError for types that NumPy
         lacks."""
-        sizes, dtype = self.typed(value)
-        if dtype is None and self.is_bfloat16:
-            return sizes, _UINT16
-        if dtype is None:
-            kind = self._outs.kind[0]
-            raise UnsupportedError(f"tensors of ONNX type {kind} have no NumPy counterpart")
-        return sizes, dtype
+        sizes = self.sizes(value)
+        return sizes, array_type(self._outs.kind[0])
 
     def tensor(self, value: CData) -> np.ndarray:
         """An OrtValue's elements, without a copy unless they are of BFLOAT16. Raises
@@ -475,6 +490,7 @@ def unsupported_version(version: str) -> str:
     return f"ONNX Runtime {version} is not supported: 1.{API_VERSION} or newer is needed"
 
 
+_NOT_LOADED = "ONNX Runtime has not loaded the provider library yet"
 _WARNING = 2
 _FAIL, _INVALID_ARGUMENT, _NOT_IMPLEMENTED = 1, 2, 9
 
@@ -486,13 +502,27 @@ def _code(error: BaseException) -> int:
 
 
 _api: Api | None = None
+_library: CData | None = None
 
 
 def api() -> Api:
     """ONNX Runtime's functions. Only callbacks call this, after connect()."""
     if _api is None:
-        raise DmlError("ONNX Runtime has not loaded the provider library yet")
+        raise DmlError(_NOT_LOADED)
     return _api
+
+
+def library() -> CData:
+    """The provider library. Only callbacks call this."""
+    if _library is None:
+        raise DmlError(_NOT_LOADED)
+    return _library
+
+
+def use(library: CData) -> None:
+    """Note the provider library."""
+    global _library
+    _library = library
 
 
 def connect(base: CData) -> Any:

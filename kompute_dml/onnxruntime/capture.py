@@ -18,7 +18,8 @@ from .capi import CData, callback, ffi, guarded
 
 if TYPE_CHECKING:
     from ..graph.recorded import RecordedPlan
-    from .kernel import Bound, RegionKernel, Repeat
+    from .arguments import Bound
+    from .kernel import RegionKernel, Repeat
 
 OPTION = "enable_graph_capture"
 SINCE = 26
@@ -39,6 +40,8 @@ class CapturedGraph:
         """Addresses of the tensors that must exist: those from outside and the model's outputs."""
         self._between: list[tuple[int, int]] = []
         """Addresses and bytes of the tensors that only regions know."""
+        self._frees: tuple[int, ...] = ()
+        """What was freed when all tensors existed."""
 
     def complete(self, results: Collection[str]) -> None:
         """All regions have run. ``results`` are the names of the model's outputs."""
@@ -53,11 +56,17 @@ class CapturedGraph:
                     self._between.append((y.address, y.nbytes))
 
     def is_alive(self) -> bool:
-        return all(map(allocation.holds, self._held))
+        """Whether all its tensors exist."""
+        frees = allocation.frees()
+        if frees != self._frees:
+            if not all(map(allocation.holds, self._held)):
+                return False
+            self._frees = frees
+        return True
 
     def replay(self) -> None:
         for n, (kernel, inputs, outputs) in enumerate(self.calls):
-            self._repeats[n] = kernel.repeat(
+            self._repeats[n] = kernel.start(
                 inputs, functools.partial(_same_places, kernel, outputs), self._repeats.get(n))
         for address, nbytes in self._between:
             if (memory := allocation.found(address)) is not None:
@@ -66,14 +75,16 @@ class CapturedGraph:
 
 def _same_places(
     kernel: RegionKernel, outputs: Sequence[Bound], plan: RecordedPlan
-) -> Sequence[Bound]:
-    """The places of a captured run's results. Raises where the sizes are others now."""
-    for value, bound, shape in zip(kernel.region.outputs, outputs, plan.shapes):
-        if shape != bound.shape:
-            raise ValidationError(
-                f"{OPTION}: expected {value.name!r} to have the sizes of the captured run, "
-                f"{list(bound.shape)}, but got {list(shape)}")
-    return outputs
+) -> list[int]:
+    """The addresses of a captured run's results. Raises where the sizes are others now."""
+    shapes = [y.shape for y in outputs]
+    if shapes != [*plan.shapes]:
+        for value, before, shape in zip(kernel.region.outputs, shapes, plan.shapes):
+            if shape != before:
+                raise ValidationError(
+                    f"{OPTION}: expected {value.name!r} to have the sizes of the captured run, "
+                    f"{list(before)}, but got {list(shape)}")
+    return [y.address for y in outputs]
 
 
 class _Thread(threading.local):

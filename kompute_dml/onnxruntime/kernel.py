@@ -5,18 +5,20 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ..errors import OutOfMemoryError, UnsupportedError
 from ..graph.recorded import Input, RecordedPlan, Resident, Result
 from ..graph.recordings import Places
-from ..layout import Ints, product
+from ..layout import Ints
 from ..onnx.fusion import fuse
 from ..onnx.graph import constants
 from ..onnx.region import MAX_PLANS, Constants, Region
 from . import allocation, capi
+from .arguments import Bound, NodeArguments, outputs_of
 from .capi import CData, api, callback, ffi, guarded
 from .graph import GraphReader
 from .host import HostRegion
@@ -27,43 +29,57 @@ if TYPE_CHECKING:
     from .provider import Provider
 
 
-class Bound(NamedTuple):
-    """A tensor that ONNX Runtime hands to a region."""
-
-    address: int
-    shape: Ints
-    dtype: np.dtype[Any]
-
-    @property
-    def nbytes(self) -> int:
-        return product(self.shape) * self.dtype.itemsize
-
-
-class Repeat(NamedTuple):
+@dataclass(eq=False)
+class Repeat:
     """A run that may be repeated, as long as the inputs that it shares lie where they did."""
 
     plan: RecordedPlan
     shared: dict[int, int]
+    """Results that are written where an input lies, by input."""
     places: Places
     pieces: list[tuple[DeviceMemory, int, weakref.ref[Span]]]
     """What lies at the addresses of the shared inputs. It does not hold their memory."""
+    moves: list[tuple[DeviceMemory, int]]
+    """Memories, and how often anything had moved there when all was as it was."""
+    addresses: list[int]
+    """Those of the shared inputs."""
     others: list[int]
     """The inputs that are not shared."""
+    written: list[int]
+    """The results that are not shared."""
     limits: dict[int, int]
     """Up to where their numbers have the same plan."""
     values: list[object]
     """What the plan depends on of them."""
 
-    def fits(self, inputs: Sequence[Bound], before: Sequence[Bound]) -> bool:
-        """Whether tensors have the sizes of those ``before``, and the shared ones their places."""
-        return len(inputs) == len(before) and all(
-            a.shape == b.shape and a.dtype == b.dtype for a, b in zip(inputs, before)) and all(
-            inputs[i].address == before[i].address for i in self.shared)
-
     def stands(self) -> bool:
         """Whether all is as it was."""
-        return self.plan.has(self.places) and all(
-            memory.piece_at(address) is piece() for memory, address, piece in self.pieces)
+        if not self.plan.has(self.places):
+            return False
+        if any(memory.moves != moves for memory, moves in self.moves):
+            moves = [(memory, memory.moves) for memory, _ in self.moves]
+            if not all(memory.piece_at(address) is piece()
+                       for memory, address, piece in self.pieces):
+                return False
+            self.moves = moves
+        return True
+
+    def reads(self, addresses: Sequence[int]) -> bool:
+        """Whether the shared inputs are at the same addresses."""
+        return [addresses[i] for i in self.shared] == self.addresses
+
+    def writes(self, addresses: Sequence[int]) -> bool:
+        """Whether the shared results are at these addresses."""
+        return [addresses[j] for j in self.shared.values()] == self.addresses
+
+
+class LastRun(NamedTuple):
+    """The run before."""
+
+    words: bytes
+    """Types and sizes of its inputs."""
+    bound: list[Bound]
+    repeat: Repeat
 
 
 _ELSEWHERE = np.empty(0, np.uint8)
@@ -83,8 +99,8 @@ class RegionKernel:
         self._too_large: dict[tuple[Ints, ...], str] = {}
         """Sizes of inputs for which the device has no room, and what it said."""
         self._provider = provider
-        self._last: tuple[Sequence[Bound], Repeat | None] = (), None
-        """The tensors of the last run, and what repeats it."""
+        self._arguments = NodeArguments(len(self.region.inputs), len(self.region.outputs))
+        self._last: LastRun | None = None
         self.handle = ffi.new_handle(self)
         self.table = ffi.new("Kernel *", {
             "version": capi.API_VERSION, "CreateState": _create_state, "Compute": _compute,
@@ -92,107 +108,97 @@ class RegionKernel:
         })
 
     def compute(self, context: CData) -> None:
-        ort, capture = api(), self._provider.capture
+        arguments, capture = self._arguments, self._provider.capture
         if capture is not None:
             capture.check()
-        bound = []
-        for i in range(len(self.region.inputs)):
-            value = ort.input(context, i)
-            sizes, dtype = ort.described(value)
-            bound.append(Bound(ort.address(value), tuple(sizes), dtype))
+        addresses, words = tensors = arguments.inputs(context)
+        last, repeat = self._last, None
+        if last is not None and last.words == words:
+            bound = [x if x.address == address else x._replace(address=address)
+                     for x, address in zip(last.bound, addresses)]
+            repeat = last.repeat if last.repeat.reads(addresses) else None
+        else:
+            bound = tensors.bounds()
 
-        def place(i: int, shape: Ints, dtype: np.dtype[np.generic]) -> Bound:
-            return Bound(ort.address(ort.output(context, i, shape)), shape, dtype)
+        placed: list[tuple[RecordedPlan, list[int]]] = []
 
-        def places(plan: RecordedPlan) -> list[Bound]:
-            return [place(i, *like) for i, like in enumerate(zip(plan.shapes, plan.dtypes))]
+        def places(plan: RecordedPlan) -> list[int]:
+            placed.append((plan, arguments.outputs(context, plan)))
+            return placed[-1][1]
 
-        before, last = self._last
-        if last is not None and not last.fits(bound, before):
-            last = None
-        shapes = tuple(x.shape for x in bound)
+        shapes = tuple([x.shape for x in bound]) if self._too_large else ()
         try:
             if shapes in self._too_large:
                 raise OutOfMemoryError(self._too_large[shapes])
-            outputs, last = self._started(bound, places, last)
+            repeat = self.start(bound, places, repeat)
         except OutOfMemoryError as error:
             if capture is not None:
                 raise  # a replay would run nothing
-            self._run_on_host(bound, place, error)
-            self._note_too_large(shapes, error)
+            self._run_on_host(context, bound, error)
+            self._note_too_large(tuple([x.shape for x in bound]), error)
             return
-        self._last = bound, last
+        self._last = None if repeat is None else LastRun(words, bound, repeat)
         if capture is not None:
-            capture.add(self, bound, outputs)
+            capture.add(self, bound, outputs_of(*placed[-1]))
 
-    def _start(
-        self, bound: Sequence[Bound], places: Callable[[RecordedPlan], Sequence[Bound]]
-    ) -> tuple[Sequence[Bound], list[Input], RecordedPlan, dict[int, int]]:
-        """Start a run. A result that has the place of an input is written there, if the plan keeps
-        it where that input lies."""
-        host = self.region.host_inputs
-        inputs = [self._input(x, i in host) for i, x in enumerate(bound)]
-        plan = self.region.plan(inputs)
-        outputs = places(plan)
-        shared = {i: j for i, j in plan.kept.items() if outputs[j].address == bound[i].address
-                  and self._owns(bound[i], inputs, i)}
-        self._forget(bound, outputs)
-        self._finish(self._launch(inputs, plan, shared), outputs)
-        return outputs, inputs, plan, shared
-
-    def repeat(
-        self, bound: Sequence[Bound], places: Callable[[RecordedPlan], Sequence[Bound]],
+    def start(
+        self, bound: Sequence[Bound], places: Callable[[RecordedPlan], list[int]],
         last: Repeat | None,
     ) -> Repeat | None:
-        """Start a run with the tensors of an earlier one, whose results lie at ``places``. ``last``
-        is what that returned; what the next one needs is returned."""
-        return self._started(bound, places, last)[1]
-
-    def _started(
-        self, bound: Sequence[Bound], places: Callable[[RecordedPlan], Sequence[Bound]],
-        last: Repeat | None,
-    ) -> tuple[Sequence[Bound], Repeat | None]:
+        """Start a run. ``places`` says where the results of a plan shall lie, ``last`` is what was
+        returned for an earlier run with tensors of these sizes. What the next one needs is
+        returned."""
         if last is not None and not self._provider.traces() and last.stands():
             host = self.region.host_inputs
             inputs: list[Input] = [_ELSEWHERE] * len(bound)
             for i in last.others:
                 inputs[i] = self._input(bound[i], i in host)
             if self.region.settled(inputs, last.others, last.limits) == last.values:
-                outputs = places(last.plan)
-                if all(outputs[j].address == bound[i].address for i, j in last.shared.items()):
+                addresses = places(last.plan)
+                if last.writes(addresses):
+                    shapes, dtypes = last.plan.shapes, last.plan.dtypes
+                    outputs = [Bound(addresses[j], shapes[j], dtypes[j]) for j in last.written]
                     self._forget(bound, outputs)
-                    self._finish(self.region.launch(
-                        inputs, last.plan, last.shared, last.places), outputs)
-                    return outputs, last
-                return outputs, self._started_anew(bound, lambda _: outputs)[1]
-        return self._started_anew(bound, places)
+                    results = self.region.launch(inputs, last.plan, last.shared, last.places)
+                    for j, y in zip(last.written, outputs):
+                        if (result := results[j]) is not None:
+                            self._deliver(result, y)
+                    return last
+                return self._start(bound, lambda _: addresses)
+        return self._start(bound, places)
 
-    def _started_anew(
-        self, bound: Sequence[Bound], places: Callable[[RecordedPlan], Sequence[Bound]]
-    ) -> tuple[Sequence[Bound], Repeat | None]:
-        outputs, inputs, plan, shared = self._start(bound, places)
-        return outputs, self._repeatable(bound, inputs, plan, shared)
+    def _start(
+        self, bound: Sequence[Bound], places: Callable[[RecordedPlan], list[int]]
+    ) -> Repeat | None:
+        """Start a run. A result that has the place of an input is written there, if the plan keeps
+        it where that input lies."""
+        host = self.region.host_inputs
+        inputs = [self._input(x, i in host) for i, x in enumerate(bound)]
+        plan = self.region.plan(inputs)
+        outputs = outputs_of(plan, places(plan))
+        shared = {i: j for i, j in plan.kept.items() if outputs[j].address == bound[i].address
+                  and self._owns(bound[i], inputs, i)}
+        self._forget(bound, outputs)
+        for result, y in zip(self._launch(inputs, plan, shared), outputs):
+            if result is not None:
+                self._deliver(result, y)
+        return self._repeatable(bound, inputs, plan, shared)
 
     @staticmethod
     def _forget(inputs: Sequence[Bound], outputs: Sequence[Bound]) -> None:
         """Let go of what results will overwrite, so that the last run's need not move."""
         read = {x.address for x in inputs}
         for bound in outputs:
-            if bound.address not in read and bound.nbytes and (
+            if bound.address not in read and (nbytes := bound.nbytes) and (
                     memory := allocation.found(bound.address)) is not None:
-                memory.forget(bound.address, bound.nbytes)
-
-    def _finish(self, results: Sequence[Result | None], outputs: Sequence[Bound]) -> None:
-        for result, bound in zip(results, outputs):
-            if result is not None:
-                self._deliver(result, bound)
+                memory.forget(bound.address, nbytes)
 
     def _repeatable(
         self, bound: Sequence[Bound], inputs: list[Input], plan: RecordedPlan,
         shared: dict[int, int],
     ) -> Repeat | None:
         places = plan.places_of(inputs, shared)
-        if not shared or places is None:
+        if places is None or plan.common is not None:  # soon the sizes may have a plan of their own
             return None
         pieces = []
         for i in shared:
@@ -201,19 +207,22 @@ class RegionKernel:
             if memory is None or piece is None:
                 return None
             pieces.append((memory, bound[i].address, weakref.ref(piece)))
+        moves = [(memory, memory.moves) for memory in {memory for memory, _, _ in pieces}]
         others = [i for i in range(len(bound)) if i not in shared]
+        written = [j for j in range(len(plan.shapes)) if j not in shared.values()]
         limits = self.region.limits([x.shape for x in bound])
         values = self.region.settled(inputs, others, limits)
-        return Repeat(plan, shared, places, pieces, others, limits, values)
+        return Repeat(plan, shared, places, pieces, moves, [bound[i].address for i in shared],
+                      others, written, limits, values)
 
     def _run_on_host(
-        self, bound_inputs: Sequence[Bound],
-        place: Callable[[int, Ints, np.dtype[np.generic]], Bound], why: OutOfMemoryError
+        self, context: CData, bound_inputs: Sequence[Bound], why: OutOfMemoryError
     ) -> None:
         """A run by ONNX Runtime's CPU kernels. Raises ``why`` where they cannot, too."""
         inputs = [np.asarray(self._input(x, on_host=True)) for x in bound_inputs]
+        ort = api()
         for i, y in enumerate(self._host.run(inputs, why)):
-            bound = place(i, y.shape, y.dtype)
+            bound = Bound(ort.address(ort.output(context, i, y.shape)), y.shape, y.dtype)
             if not y.nbytes:
                 continue
             data = np.ascontiguousarray(y)

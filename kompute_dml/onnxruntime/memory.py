@@ -87,6 +87,10 @@ class DeviceMemory:
         self._left: deque[tuple[int, int]] = deque()
         """Addresses and sizes of ranges that were freed while another thread held the lock."""
         self._lock = threading.RLock()
+        self.moves = 0
+        """How often anything that lay in device memory of its own has gone from its address."""
+        self.frees = 0
+        """How many ranges were freed."""
 
     @property
     def count(self) -> int:
@@ -114,6 +118,7 @@ class DeviceMemory:
         """Give a range back. It waits for no other thread: Python may collect a value in any
         thread, also in one that compiles what the holder of a lock waits for."""
         self._left.append((address, self._ranges.pop(address, 0)))
+        self.frees += 1
         if self._lock.acquire(blocking=False):
             try:
                 self._forget_left()
@@ -171,7 +176,7 @@ class DeviceMemory:
         with self._lock:
             piece = self._holder(address, nbytes)
             if piece is None or isinstance(piece.lies, np.ndarray) or piece.at % 4 != address % 4:
-                return self.read(address, nbytes)
+                return self._read(piece, address, nbytes)
             assert piece.device is not None
             return Resident(piece.device, piece.lies, address - piece.at, nbytes)
 
@@ -200,15 +205,16 @@ class DeviceMemory:
     def read(self, address: int, nbytes: int) -> np.ndarray:
         """The bytes from an address on. Bytes that were never written are 0."""
         with self._lock:
-            data, end = None, address + nbytes
-            for piece in self._within(address, end):
-                if piece.at <= address and piece.end >= end:
-                    return piece.bytes()[address - piece.at : end - piece.at]
-                data = np.zeros(nbytes, np.uint8) if data is None else data
-                low, high = max(piece.at, address), min(piece.end, end)
-                data[low - address : high - address] = (
-                    piece.bytes()[low - piece.at : high - piece.at])
-            return np.zeros(nbytes, np.uint8) if data is None else data
+            return self._read(self._holder(address, nbytes), address, nbytes)
+
+    def _read(self, holder: Span | None, address: int, nbytes: int) -> np.ndarray:
+        if holder is not None:
+            return holder.bytes()[address - holder.at : address - holder.at + nbytes]
+        data, end = np.zeros(nbytes, np.uint8), address + nbytes
+        for piece in self._within(address, end):
+            low, high = max(piece.at, address), min(piece.end, end)
+            data[low - address : high - address] = piece.bytes()[low - piece.at : high - piece.at]
+        return data
 
     def read_to(self, address: int, out: np.ndarray) -> None:
         """Copy the bytes from an address on to the host's ``out``."""
@@ -264,5 +270,6 @@ class DeviceMemory:
                     rest.append(Span(end, piece.end - end, None, data[end - piece.at :]))
             place = bisect_right(self._starts, piece.at) - 1
             del self._pieces[place], self._starts[place], self._at[piece.at]
+            self.moves += isinstance(piece.lies, Slot)
             for left in rest:
                 self._insert(left)

@@ -1,4 +1,5 @@
-/* The two functions that ONNX Runtime looks for in a provider library. What they do is set from
+/* The two functions that ONNX Runtime looks for in a provider library, and two that fetch what a
+   node is given in one call, because each call from Python takes time. What they call is set from
    outside, so this file knows neither Python nor ONNX Runtime's headers. */
 #include <stddef.h>
 #include <stdint.h>
@@ -38,3 +39,47 @@ PUBLIC void *CreateEpFactories(const char *name, const void *base, const void *l
 }
 
 PUBLIC void *ReleaseEpFactory(void *factory) { return release ? release(factory) : NULL; }
+
+/* Functions of ONNX Runtime. They return a status, which is null without an error. */
+struct calls {
+    void *(*input)(const void *context, size_t index, void **value);
+    void *(*output)(void *context, size_t index, const int64_t *sizes, size_t rank, void **value);
+    void *(*describe)(const void *value, int *type, const int64_t **sizes, size_t *rank);
+    void *(*data)(void *value, void **data);
+};
+
+/* The addresses of a node's inputs, and for each its type, its rank and its sizes. `used` are the
+   words that these take; of more than `room` nothing is written. */
+PUBLIC void *kompute_dml_inputs(const struct calls *ort, const void *context, size_t count,
+                                void **data, int64_t *words, size_t room, size_t *used) {
+    *used = 0;
+    for (size_t i = 0; i < count; i++) {
+        void *value, *status;
+        int type;
+        const int64_t *sizes;
+        size_t rank;
+        if ((status = ort->input(context, i, &value))) return status;
+        if ((status = ort->describe(value, &type, &sizes, &rank))) return status;
+        if ((status = ort->data(value, &data[i]))) return status;
+        size_t at = *used;
+        *used += 2 + rank;
+        if (*used > room) continue;
+        words[at] = type;
+        words[at + 1] = (int64_t)rank;
+        for (size_t k = 0; k < rank; k++) words[at + 2 + k] = sizes[k];
+    }
+    return NULL;
+}
+
+/* The addresses of a node's outputs, whose ranks and sizes are `words`. */
+PUBLIC void *kompute_dml_outputs(const struct calls *ort, void *context, size_t count, void **data,
+                                 const int64_t *words) {
+    for (size_t i = 0; i < count; i++) {
+        void *value, *status;
+        size_t rank = (size_t)*words++;
+        if ((status = ort->output(context, i, words, rank, &value))) return status;
+        if ((status = ort->data(value, &data[i]))) return status;
+        words += rank;
+    }
+    return NULL;
+}

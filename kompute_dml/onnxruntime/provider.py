@@ -661,6 +661,7 @@ def load(path: str) -> None:
     """Connect the C library at ``path`` with this module's callbacks."""
     if path not in _libraries:
         library = _libraries[path] = ffi.dlopen(path)
+        capi.use(library)
         library.kompute_dml_connect(_create_factories, _release_factory)
 
 
