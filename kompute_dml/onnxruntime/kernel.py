@@ -198,7 +198,8 @@ class RegionKernel:
         shared: dict[int, int],
     ) -> Repeat | None:
         places = plan.places_of(inputs, shared)
-        if places is None or plan.common is not None:  # soon the sizes may have a plan of their own
+        # Sizes that come often get a plan of their own, but a decoder does not wait for it.
+        if places is None or (not shared and plan.common is not None):
             return None
         pieces = []
         for i in shared:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 pytest.importorskip("onnxruntime", reason="the provider is ONNX Runtime's")
 
+from kompute_dml.bench import decoders, generator
 from kompute_dml.onnxruntime.kernel import RegionKernel
 from onnx_graphs import FLOAT, model, node
 from provider_tools import session
@@ -72,3 +74,28 @@ def test_threads_have_inputs_of_their_own() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.parametrize("captures", [False, True])
+def test_tokens_of_another_capacity_are_not_planned_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, captures: bool
+) -> None:
+    """The second capacity has a plan for many sizes."""
+    planned = []
+    start = RegionKernel._start
+
+    def count(self: RegionKernel, *arguments: Any) -> Any:
+        planned.append(self)
+        return start(self, *arguments)
+
+    monkeypatch.setattr(RegionKernel, "_start", count)
+    shape = decoders.SHAPES["tiny-f16"]
+    one = generator.ours(decoders.write_onnx(shape, tmp_path).path, shape,
+                         **({"enable_graph_capture": True} if captures else {}))
+    for capacity in (48, 64):
+        one.begin(capacity, seed=1)
+        bound = one.bind(1, graph=capacity if captures else None, fixed=captures)
+        planned.clear()
+        for n in range(8):
+            one.step(bound, [[n]], n, None if captures else n + 1)
+        assert len(planned) <= 1 + captures
