@@ -96,14 +96,16 @@ def test_grouped_attention(case: str, rng: np.random.Generator) -> None:
 @pytest.mark.skipif(RELEASE < [1, 32], reason="this ONNX Runtime's operator has fewer inputs")
 @pytest.mark.parametrize(("sink", "rows"), [(False, 4), (True, 4), (False, 3), (False, 6)])
 def test_caches_as_long_as_a_window(sink: bool, rows: int, rng: np.random.Generator) -> None:
-    """Two texts, whose caches lose the oldest rows, beside caches that hold all. A prompt may be
-    longer than the caches. A full cache keeps a window's rows: it loses the others at once. Rows
-    that hold nothing hold no numbers."""
+    """Two texts, whose caches lose the oldest rows, beside caches that hold all, and beside the CPU
+    provider's caches of this kind. A prompt may be longer than the caches. A full cache keeps a
+    window's rows: it loses the others at once. Rows that hold nothing hold no numbers. In such rows
+    the CPU provider leaves what its memory had before."""
     window = 3
     constants = {"sink": rng.standard_normal(_HEADS, np.float32)}
     more = "- - sink" if sink else ""
-    ours = session(_grouped(more, constants, norms=False, local_window_size=window, cache=rows,
-                            sliding_window_cache=1), False, claim="all", strict=True)
+    sliding = _grouped(more, constants, norms=False, local_window_size=window, cache=rows,
+                       sliding_window_cache=1)
+    ours, same = session(sliding, False, claim="all", strict=True), cpu(sliding, False)
     theirs = cpu(_grouped(more, constants, norms=False, local_window_size=window), False)
     held, all_rows = ({f"past_{n}": np.full((2, _KEY_HEADS, count, _SIZE), np.nan, np.float32)
                        for n in "kv"} for count in (rows, _ROWS))
@@ -116,12 +118,15 @@ def test_caches_as_long_as_a_window(sink: bool, rows: int, rng: np.random.Genera
         y, *present = ours.run(None, {**feed, **held})
         expected, *whole = theirs.run(None, {**feed, **all_rows})
         np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+        same_y, *same_present = same.run(None, {**feed, **held})
+        np.testing.assert_allclose(y, same_y, rtol=1e-4, atol=1e-5)
         at_once = rows - window + 1
         kept = end - at_once * max(-((rows - end) // at_once), 0)
         assert min(end, window) <= kept <= rows
-        for a, b in zip(present, whole):
+        for a, b, c in zip(present, whole, same_present):
             np.testing.assert_allclose(a[:, :, :kept], b[:, :, end - kept : end], rtol=1e-4,
                                        atol=1e-5)
+            np.testing.assert_allclose(a[:, :, :kept], c[:, :, :kept], rtol=1e-4, atol=1e-5)
             a[:, :, kept:] = np.nan
         held, all_rows = dict(zip(held, present)), dict(zip(all_rows, whole))
 

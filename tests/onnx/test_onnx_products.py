@@ -12,7 +12,7 @@ onnx = pytest.importorskip("onnx", reason="the models are built with onnx")
 pytest.importorskip("onnxruntime", reason="the models' helpers import it")
 
 import kompute_dml.onnx_backend as backend  # noqa: E402
-from onnx_graphs import FLOAT, INT64, model, node  # noqa: E402
+from onnx_graphs import FLOAT, INT64, cpu, model, node  # noqa: E402
 
 
 def _transposed(x: np.ndarray) -> np.ndarray:
@@ -102,6 +102,26 @@ def test_weights_in_blocks_of_bits(
         [("y", onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), y.shape)])
     got = backend.prepare(built).run(values)[0]
     np.testing.assert_allclose(got, y, rtol=2e-3 if dtype is np.float16 else 1e-6, atol=1e-3)
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+def test_activations_stay_exact_at_every_accuracy_level(
+    rows: int, rng: np.random.Generator
+) -> None:
+    """Builders write level 4, by which the CPU provider rounds activations to 8 bits. So models of
+    4 bits differ from it by some hundredths."""
+    k, n, block = 128, 64, 32
+    constants = {"b": rng.integers(0, 256, (n, k // block, block // 2), np.uint8),
+                 "scales": rng.uniform(0.01, 0.1, n * k // block).astype(np.float32)}
+    a = rng.standard_normal((rows, k), np.float32)
+    exact, rounded = (model(
+        [node("MatMulNBits", "a b scales", "y", "com.microsoft", K=k, N=n, bits=4,
+              block_size=block, accuracy_level=level)],
+        [("a", FLOAT, ["n", k])], [("y", FLOAT, ["n", n])], constants) for level in (1, 4))
+    expected, coarse = (cpu(built).run(None, {"a": a})[0] for built in (exact, rounded))
+    got = backend.prepare(rounded).run([a])[0]
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-4)
+    assert abs(coarse - expected).max() > 20 * abs(got - expected).max()
 
 
 @pytest.mark.parametrize("zeros", ["", "packed", "numbers"])
