@@ -24,7 +24,7 @@ import kompute_dml as dml
 from ..errors import DeviceLostError, DmlError, OutOfMemoryError
 from ..layout import extent
 from ..runtime.heap import Allocation
-from . import fallback, memory, tape, versions
+from . import fallback, memory, places, tape, versions
 from .decompositions import decompositions, references
 from .layouts import CHANNELS_LAST, Order, back, channels_last, order_of, ordered, restored
 from .module import Module
@@ -173,6 +173,7 @@ def dispatch(op: Operator, *args: Any, **kwargs: Any) -> Any:
 
 
 def _dispatch(op: Operator, *args: Any, **kwargs: Any) -> Any:
+    places.check(op, args, kwargs)
     if op in LOWERINGS:
         try:
             return run(op, args, kwargs)
@@ -400,6 +401,7 @@ def _resize(x: torch.Tensor, size: Sequence[int], *, memory_format: Any = None) 
 
 
 def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    places.check(aten.equal.default, (a, b), {})
     return a.shape == b.shape and bool(torch.eq(a, b).all().item())
 
 
@@ -510,9 +512,9 @@ def _list_in_place(op: Operator) -> Operator:
 def _change_list(op: Operator, targets: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
     """Change all tensors of a list at once, or one by one where one may read what another one's
     change writes."""
-    places = {id(x.untyped_storage()): i for i, x in enumerate(targets)}
-    apart = len(places) == len(targets) and all(
-        id(x.untyped_storage()) not in places or (isinstance(others, (list, tuple))
+    storages = {id(x.untyped_storage()): i for i, x in enumerate(targets)}
+    apart = len(storages) == len(targets) and all(
+        id(x.untyped_storage()) not in storages or (isinstance(others, (list, tuple))
                                                   and x is targets[i])
         for others in args for i, x in enumerate(pytree.tree_leaves(others))
         if isinstance(x, torch.Tensor))
