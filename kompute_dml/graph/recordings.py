@@ -73,7 +73,8 @@ class Recordings:
         key = places_of(slots)
         known = self._known.get(key)
         if known is not None:
-            self._submit(key, known, [a for a, _ in slots])
+            self._submit(key, known)
+            self._recorder.note_use(known.recording, [a for a, _ in slots])
             return
         # What a recording frees comes back after few submits, so the same places come again. What
         # pending dispatches free does not.
@@ -90,7 +91,8 @@ class Recordings:
         key = places_of(slots)
         known = self._known.get(key)
         if known is not None and not anew:
-            self._submit(key, known, [a for a, _ in slots])
+            self._submit(key, known)
+            self._recorder.note_use(known.recording, [a for a, _ in slots])
         else:
             recorded = self._record(slots, record)
             known = known or recorded
@@ -101,7 +103,10 @@ class Recordings:
         """Submit the recording for these places, over the tensors of its last run, which live."""
         known = self._known[places]
         assert known is not None
-        self._submit(places, known, [a for r in known.lying if (a := r()) is not None])
+        self._submit(places, known)
+        # After the submit: the device has work meanwhile.
+        self._recorder.note_use(
+            known.recording, [a for r in known.lying if (a := r()) is not None])
 
     def _record(self, slots: Sequence[Place], record: Callable[[], None]) -> _Recorded:
         with self._recorder.record() as recording:
@@ -109,10 +114,9 @@ class Recordings:
         self._recorder.release_outer(recording, [a for a, _ in slots])
         return _Recorded(recording)
 
-    def _submit(self, places: Places, known: _Recorded, allocations: Sequence[Allocation]) -> None:
-        self._known.move_to_end(places)
+    def _submit(self, places: Places, known: _Recorded) -> None:
         self._recorder.replay(known.recording)
-        self._recorder.note_use(known.recording, allocations)
+        self._known.move_to_end(places)
 
     def _keep(self, places: Places, known: _Recorded | None) -> None:
         self._known[places] = known

@@ -7,7 +7,6 @@ region was given in its run, and is of use while those tensors exist.
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
@@ -36,6 +35,8 @@ class CapturedGraph:
         self.calls: list[tuple[RegionKernel, list[Bound], list[Bound]]] = []
         self._repeats: dict[int, Repeat | None] = {}
         """By call: what repeats it."""
+        self._places: list[_SamePlaces] = []
+        """By call: where its results go."""
         self._held: list[int] = []
         """Addresses of the tensors that must exist: those from outside and the model's outputs."""
         self._between: list[tuple[int, int]] = []
@@ -47,6 +48,7 @@ class CapturedGraph:
         """All regions have run. ``results`` are the names of the model's outputs."""
         written: set[int] = set()
         for kernel, inputs, outputs in self.calls:
+            self._places.append(_SamePlaces(kernel, outputs))
             self._held += [x.address for x in inputs if x.nbytes and x.address not in written]
             for value, y in zip(kernel.region.outputs, outputs):
                 written.add(y.address)
@@ -65,26 +67,32 @@ class CapturedGraph:
         return True
 
     def replay(self) -> None:
-        for n, (kernel, inputs, outputs) in enumerate(self.calls):
-            self._repeats[n] = kernel.start(
-                inputs, functools.partial(_same_places, kernel, outputs), self._repeats.get(n))
+        for n, (kernel, inputs, _) in enumerate(self.calls):
+            self._repeats[n] = kernel.start(inputs, self._places[n], self._repeats.get(n))
         for address, nbytes in self._between:
             if (memory := allocation.found(address)) is not None:
                 memory.forget(address, nbytes)
 
 
-def _same_places(
-    kernel: RegionKernel, outputs: Sequence[Bound], plan: RecordedPlan
-) -> list[int]:
-    """The addresses of a captured run's results. Raises where the sizes are others now."""
-    shapes = [y.shape for y in outputs]
-    if shapes != [*plan.shapes]:
-        for value, before, shape in zip(kernel.region.outputs, shapes, plan.shapes):
-            if shape != before:
-                raise ValidationError(
-                    f"{OPTION}: expected {value.name!r} to have the sizes of the captured run, "
-                    f"{list(before)}, but got {list(shape)}")
-    return [y.address for y in outputs]
+class _SamePlaces:
+    """The places of a captured run's results."""
+
+    def __init__(self, kernel: RegionKernel, outputs: Sequence[Bound]) -> None:
+        self._kernel = kernel
+        self._outputs = outputs
+        self._addresses = [y.address for y in outputs]
+        self._checked: RecordedPlan | None = None
+
+    def __call__(self, plan: RecordedPlan) -> list[int]:
+        """Their addresses. Raises where the sizes are others now."""
+        if plan is not self._checked:
+            for value, y, shape in zip(self._kernel.region.outputs, self._outputs, plan.shapes):
+                if shape != y.shape:
+                    raise ValidationError(
+                        f"{OPTION}: expected {value.name!r} to have the sizes of the captured run, "
+                        f"{list(y.shape)}, but got {list(shape)}")
+            self._checked = plan
+        return self._addresses
 
 
 class _Thread(threading.local):

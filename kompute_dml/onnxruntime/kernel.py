@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -51,6 +51,8 @@ class Repeat:
     """Up to where their numbers have the same plan."""
     values: list[object]
     """What the plan depends on of them."""
+    _placed: tuple[list[int], list[Bound]] = field(default_factory=lambda: ([], []))
+    """The addresses of all results, and those that are not shared, of the last run."""
 
     def stands(self) -> bool:
         """Whether all is as it was."""
@@ -68,9 +70,17 @@ class Repeat:
         """Whether the shared inputs are at the same addresses."""
         return [addresses[i] for i in self.shared] == self.addresses
 
-    def writes(self, addresses: Sequence[int]) -> bool:
-        """Whether the shared results are at these addresses."""
-        return [addresses[j] for j in self.shared.values()] == self.addresses
+    def outputs(self, addresses: list[int]) -> list[Bound] | None:
+        """The results that are not shared, where results have these addresses. None if the shared
+        ones are elsewhere now."""
+        before, outputs = self._placed
+        if addresses != before:
+            if [addresses[j] for j in self.shared.values()] != self.addresses:
+                return None
+            shapes, dtypes = self.plan.shapes, self.plan.dtypes
+            outputs = [Bound(addresses[j], shapes[j], dtypes[j]) for j in self.written]
+            self._placed = addresses, outputs  # at once: other threads may repeat the run, too
+        return outputs
 
 
 class LastRun(NamedTuple):
@@ -155,10 +165,8 @@ class RegionKernel:
                 inputs[i] = self._input(bound[i], i in host)
             if self.region.settled(inputs, last.others, last.limits) == last.values:
                 addresses = places(last.plan)
-                if last.writes(addresses):
-                    shapes, dtypes = last.plan.shapes, last.plan.dtypes
-                    outputs = [Bound(addresses[j], shapes[j], dtypes[j]) for j in last.written]
-                    self._forget(bound, outputs)
+                if (outputs := last.outputs(addresses)) is not None:
+                    self._forget([bound[i] for i in last.others], outputs)
                     results = self.region.launch(inputs, last.plan, last.shared, last.places)
                     for j, y in zip(last.written, outputs):
                         if (result := results[j]) is not None:
@@ -186,7 +194,8 @@ class RegionKernel:
 
     @staticmethod
     def _forget(inputs: Sequence[Bound], outputs: Sequence[Bound]) -> None:
-        """Let go of what results will overwrite, so that the last run's need not move."""
+        """Let go of what results will overwrite, so that the last run's need not move. ``inputs``
+        may lie at the same addresses."""
         read = {x.address for x in inputs}
         for bound in outputs:
             if bound.address not in read and (nbytes := bound.nbytes) and (
