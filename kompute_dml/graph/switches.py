@@ -24,7 +24,8 @@ _OTHERS = {
     QDQ: "products, convolutions and sums between DequantizeLinear and QuantizeLinear compute with "
          "bytes. A product by constant weights in blocks with DequantizeLinear is MatMulNBits",
     INTEGERS: "MatMulInteger, its cast and scales are one product",
-    MIXTURES: "of a sum over experts that masks weigh, those are computed that tokens choose",
+    MIXTURES: "of a sum over experts that masks weigh, those are computed that tokens choose. "
+              "Products of rows that a model sorts by their experts are one product",
     REPACKING: "constants are brought once into the order that a kernel reads",
     MEMORY: "values that are never alive together share memory",
     IN_PLACE: "an operator writes over an input that has no later reader",

@@ -44,7 +44,7 @@ COMPUTES_NOTHING = "its region computes nothing: it only views values, or works 
 
 
 _OF_EXPERTS = {"MoE": experts.multiplications, "QMoE": experts.multiplications,
-               "Experts": mixture.multiplications}
+               "Experts": mixture.multiplications, "GroupedMatMul": mixture.row_multiplications}
 """By operator, whose tokens each take a few experts: those of so many tokens."""
 
 

@@ -2,8 +2,9 @@
 
     MatMulInteger -> Cast -> Mul [-> Mul] [-> Add]   becomes one MatMulIntegerToFloat
 
-the chains of :mod:`.qdq` and :mod:`.weights`, and the sums of :mod:`.mixtures`. ONNX Runtime fuses
-such chains, too, but only for nodes that its own providers claim.
+the chains of :mod:`.qdq` and :mod:`.weights`, the sums of :mod:`.mixtures`, and the products of
+:mod:`.sorted_rows`. ONNX Runtime fuses such chains, too, but only for nodes that its own providers
+claim.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from ..graph.switches import INTEGERS, MIXTURES, QDQ, disabled
 from .graph import OnnxGraph, OnnxNode, OnnxValue, Shape, topological, uses
 from .mixtures import fuse_mixtures
 from .qdq import OnlyUser, of_bytes
+from .sorted_rows import fuse_sorted_rows
 from .weights import in_bytes, of_blocks, rows_of_blocks
 
 FLOATS = (np.dtype("float32"), np.dtype("float16"))
 
 
-def fuse(graph: OnnxGraph, most: int = 1 << 31) -> list[OnnxNode]:
+def fuse(graph: OnnxGraph, most: int = 1 << 31, *, sharing: bool = True) -> list[OnnxNode]:
     """The graph's nodes with all chains replaced, in an order in which they can run. ``most`` is
-    the most bytes of a buffer."""
+    the most bytes of a buffer. ``sharing``: several nodes may take the place of one, if all of them
+    run together, see :func:`.partition.tears`."""
     users = uses(graph.nodes)
     visible = set(graph.outputs)
     made_by = {v: node for node in graph.nodes for v in node.outputs if v is not None}
@@ -50,7 +53,10 @@ def fuse(graph: OnnxGraph, most: int = 1 << 31) -> list[OnnxNode]:
         if node not in fused and (stored := rows_of_blocks(node) or in_bytes(node)):
             fused[node] = stored
     nodes = topological(list(dict.fromkeys(fused.get(n, n) for n in graph.nodes)))
-    return nodes if MIXTURES in left_out else fuse_mixtures(nodes, visible, most)
+    if MIXTURES in left_out:
+        return nodes
+    nodes = fuse_mixtures(nodes, visible, most)
+    return fuse_sorted_rows(nodes, visible, most) if sharing else nodes
 
 
 def _chain(product: OnnxNode, only_user: OnlyUser) -> OnnxNode | None:

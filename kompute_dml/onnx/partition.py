@@ -96,3 +96,16 @@ def joined(nodes: Sequence[OnnxNode], parts: Sequence[list[OnnxNode]]) -> list[l
     place = {node: i for i, node in enumerate(nodes)}
     return [sorted((node for i, part in enumerate(parts) if held >> i & 1 for node in part),
                    key=place.__getitem__) for held in bits.values()]
+
+
+def tears(nodes: Sequence[OnnxNode], parts: Sequence[Sequence[OnnxNode]]) -> bool:
+    """Whether a region would have to hand on a value that a fused node of it does not make, to what
+    another node stands for."""
+    number = {node: i for i, part in enumerate(parts) for node in part}
+    made = {value for node in nodes for value in node.outputs}
+    of_original = {original: number.get(node) for node in nodes for original in node.originals}
+    missing = {value: of_original[original] for original in of_original
+               for value in original.outputs if value is not None and value not in made}
+    return any(missing[value] is not None and missing[value] != where
+               for original, where in of_original.items()
+               for value in original.inputs if value in missing)

@@ -27,7 +27,7 @@ from ..onnx.fusion import fuse
 from ..onnx.graph import OnnxGraph, OnnxNode, constants
 from ..onnx.mapping import TABLE
 from ..onnx.operators import long_rope
-from ..onnx.partition import joined, regions
+from ..onnx.partition import joined, regions, tears
 from ..onnx.placement import Placement, Rows, place
 from ..onnx.region import Constants
 from ..runtime.adapters import choose, list_devices
@@ -284,22 +284,14 @@ class Provider:
         long_rope.mark(reader.graph.nodes, self.options.long_rope)
         if self.options.captures:
             long_rope.follow_lengths(reader.graph.nodes, reader.graph.outputs)
-        nodes = fuse(reader.graph, self.device.runtime.engine.max_buffer)
         if not reader.is_nested:
             self.results = {v.name for v in reader.graph.outputs}
-        placed = place(nodes, self.device, self._names, reader.graph.outputs,
-                       is_nested=reader.is_nested)
-        self.rows = placed.rows
-        wanted = []
-        parts = regions(nodes, placed.__contains__)
-        for region, refused in zip(parts, self._refusals(parts, nodes, placed, reader.graph)):
-            reason = (_NO_CONTEXT if self.compiles_ahead
-                      else refused or self._without_room(region))
-            if reason is None:
-                wanted.append(region)
-            else:
-                placed.reasons.update(dict.fromkeys(region, reason))
-        wanted = joined(nodes, wanted)
+        most = self.device.runtime.engine.max_buffer
+        nodes = fuse(reader.graph, most)
+        placed, wanted = self._parts(reader, nodes)
+        if tears(nodes, wanted):
+            nodes = fuse(reader.graph, most, sharing=False)
+            placed, wanted = self._parts(reader, nodes)
         if self._is_whole:
             self._by_graph.clear()
         self._is_whole = not reader.is_nested  # nested graphs come before the graph around them
@@ -317,6 +309,24 @@ class Provider:
                 else f"{EP_NAME}: {_NO_CONTEXT}" if self.compiles_ahead
                 else self._idle(len(reader.graph.nodes), placed))
         return [[original for n in region for original in n.originals] for region in wanted]
+
+    def _parts(
+        self, reader: GraphReader, nodes: list[OnnxNode]
+    ) -> tuple[Placement, list[list[OnnxNode]]]:
+        """Where a graph's nodes run, and the regions to claim."""
+        placed = place(nodes, self.device, self._names, reader.graph.outputs,
+                       is_nested=reader.is_nested)
+        self.rows = placed.rows
+        wanted = []
+        parts = regions(nodes, placed.__contains__)
+        for region, refused in zip(parts, self._refusals(parts, nodes, placed, reader.graph)):
+            reason = (_NO_CONTEXT if self.compiles_ahead
+                      else refused or self._without_room(region))
+            if reason is None:
+                wanted.append(region)
+            else:
+                placed.reasons.update(dict.fromkeys(region, reason))
+        return placed, joined(nodes, wanted)
 
     def note_compiled(self) -> None:
         """The regions of the graph that was looked at last are compiled."""

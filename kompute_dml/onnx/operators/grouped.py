@@ -117,26 +117,28 @@ class TiledRows:
 
 
 def sum_of_groups(
-    builder: Builder, indices: Array, weights: Array, rows: Sequence[Array], groups: int,
+    builder: Builder, indices: Array, weights: Array | None, rows: Sequence[Array], groups: int,
     widest: int, each: Callable[[TiledRows, Sequence[Array]], Array],
 ) -> Array:
     """The sum of what ``each`` makes of the tiles' ``rows``, for all of a row's [rows, k] groups
-    and weights. ``widest`` are the most columns that it makes. What a buffer does not hold is
-    computed in parts."""
+    and weights. Without weights k is 1. ``widest`` are the most columns that it makes. What a
+    buffer does not hold is computed in parts."""
     count, k = indices.shape
     widest = max(widest, *(x.shape[-1] for x in rows))
     # Tiles have at most eight times as many places as rows.
     most = max(1, builder.device.runtime.engine.max_buffer // (
-        8 * k * widest * weights.dtype.itemsize))
+        8 * k * widest * rows[0].dtype.itemsize))
     if most < count:
         sums = []
         for begin in range(0, count, most):
-            chosen, shares, *parts = (
-                _part(x, begin, min(begin + most, count)) for x in (indices, weights, *rows))
+            chosen, *parts = (_part(x, begin, min(begin + most, count)) for x in (indices, *rows))
+            shares = weights and _part(weights, begin, min(begin + most, count))
             sums.append(sum_of_groups(builder, chosen, shares, parts, groups, widest, each))
         return joined(builder, sums, 0)
     tiles = _tiles(builder, indices, groups)
     y = tiles.rows_back(builder, each(tiles, [tiles.of_rows(builder, x) for x in rows]))
+    if weights is None:
+        return y
     return builder.reshape(product_of(
         builder, builder.reshape(weights, (count, 1, k)),
         builder.reshape(y, (count, k, y.shape[-1]))), (count, y.shape[-1]))

@@ -1,4 +1,5 @@
-"""Experts: a sum over experts that a model spells out, see :mod:`..mixtures`.
+"""Experts: a sum over experts that a model spells out, see :mod:`..mixtures`. And GroupedMatMul:
+rows that a model has sorted by their experts, see :mod:`..sorted_rows`.
 
 An expert computes the tokens that choose it: these are rows of :mod:`.grouped`.
 """
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ...attributes import ReduceFunction
 from ...errors import ValidationError
 from ...graph.array import BOOL, Array
 from ...graph.builder import Builder
@@ -22,6 +24,7 @@ from ..row import Mapping
 from .grouped import MatricesInBlocks, TiledRows, sum_of_groups
 from .products import transposed
 from .quantized import in_blocks
+from .reduction import reduced
 
 if TYPE_CHECKING:
     from ...device import Device
@@ -199,6 +202,36 @@ def _by_blocks(builder: Builder, step: ExpertStep, tiles: TiledRows, arrays: Inp
         builder, "ELEMENT_WISE_ADD", [y, bias], y.dtype, {})
 
 
+def sorted_rows(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
+    """GroupedMatMul: rows that come in the order of their experts, by a matrix of each. The experts
+    end behind these rows, and count these indices."""
+    x, ends, counted, matrices = (given(inputs, i) for i in range(4))
+    bias, (groups, _, columns), rows = optional(inputs, 4), matrices.shape, counted.size
+    if x.shape[0] < rows:
+        raise ValidationError(f"expected {rows} rows, but got {x.shape[0]}")
+    dtype = np.dtype("int32")
+    behind = emit_elementwise(builder, "ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL", [
+        builder.reshape(builder.counted(rows, dtype), (rows, 1)), converted(builder, ends, dtype)],
+        BOOL, {})
+    (group,) = reduced(builder, "REDUCE", converted(builder, behind, dtype), [1], True, dtype,
+                       function=ReduceFunction.SUM)
+
+    def each(tiles: TiledRows, of_tiles: Sequence[Array]) -> Array:
+        y = tiles.product(builder, of_tiles[0], matrices)
+        return y if bias is None else emit_elementwise(
+            builder, "ELEMENT_WISE_ADD", [y, _line(builder, tiles, bias)], y.dtype, {})
+
+    x = x.view((rows, *x.shape[1:]), x.strides)
+    return [sum_of_groups(builder, group, None, [x], groups, columns, each)]
+
+
+def row_multiplications(node: OnnxNode, rows: float) -> float:
+    """GroupedMatMul's, for so many rows."""
+    matrices = node.input(3)
+    sizes = () if matrices is None else matrices.shape or ()
+    return rows * float(product([n or 1 for n in sizes[1:]]))
+
+
 def multiplications(node: OnnxNode, tokens: float) -> float:
     """Those of all experts for so many tokens."""
     first, read = 2 + len(node.attributes["kinds"]), node.attributes
@@ -215,9 +248,11 @@ def _repetition(node: OnnxNode) -> float:
 
 
 def rows(find: Find) -> tuple[Mapping, ...]:
-    """The row of Experts. ``find`` takes a node of an expert to its row."""
+    """The rows of Experts and of GroupedMatMul. ``find`` takes a node of an expert to its row."""
     return (
         Mapping("Experts", (1,), "GEMM", _lowering(find), DOMAIN, fields=(None,),
                 attributes=("certain", "experts", "kinds", "stacks", "steps"), multiplies=True,
                 repetition=_repetition),
+        Mapping("GroupedMatMul", (1,), "GEMM", sorted_rows, DOMAIN,
+                fields=("ATensor", None, None, "BTensor", "CTensor"), multiplies=True),
     )
