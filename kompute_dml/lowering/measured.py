@@ -3,8 +3,8 @@
 ``figures`` are what kernels estimate their time by, by shader variant, in microseconds unless a
 kernel says otherwise. ``choices`` are the fastest kernels by work, as ``kompute-dml tune --table``
 writes them. ``crowded`` are shader variants that have too many registers for a class, by its
-compilers, as ``make vendor-compilers ARGS=--keep`` writes them. A class without figures of a
-variant takes those of unknown GPUs, or else Hopper's.
+compilers, as ``make vendor-compilers ARGS=--keep`` writes them. A figure that a class does not have
+is that of unknown GPUs, or else Hopper's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import replaced
-from ..runtime.traits import DeviceClass
+from ..runtime.traits import DeviceClass, DeviceTraits
 
 FILE = Path(__file__).with_suffix(".json")
 _USUAL = (DeviceClass.UNKNOWN, DeviceClass.NVIDIA_HOPPER)
@@ -32,14 +32,23 @@ def _table() -> Table:
 
 @functools.cache
 def figures(kind: DeviceClass, variant: str) -> Mapping[str, float]:
-    """The figures of a shader variant on devices of a class. Raises KeyError if no class has
-    any."""
+    """The figures of a shader, or of one of its variants, on devices of a class. Raises KeyError if
+    no class has any."""
     every = _table()["figures"]
-    known = (every.get(k.value, {}).get(variant) for k in (kind, *_USUAL))
-    table: dict[str, float] | None = next(filter(None, known), None)
-    if table is None:
+    known = [every.get(k.value, {}).get(variant, {}) for k in (*reversed(_USUAL), kind)]
+    if not any(known):
         raise KeyError(variant)
-    return table
+    return {name: number for table in known for name, number in table.items()}
+
+
+def figure(traits: DeviceTraits, variant: str, name: str) -> float:
+    """One of these figures, on a device."""
+    return figures(traits.device_class, variant)[name]
+
+
+def count(traits: DeviceTraits, variant: str, name: str) -> int:
+    """The same of a whole number."""
+    return int(figure(traits, variant, name))
 
 
 @functools.cache

@@ -21,7 +21,6 @@ from ..runtime.traits import DeviceTraits
 from ..sizes import said, within
 from ..tuning import work_key
 
-_MANY_KEYS = 1024
 _MOST_ROWS = 16
 """Rows of a key head that one fragment of matrix units holds."""
 SHADERS = ("attention", "attention_blocks", "attention_coopmat", "attention_decode",
@@ -275,6 +274,10 @@ class AttentionKernel(Kernel[Attention]):
                       "SINK": a.sinks, "OF_BFLOAT16": a.is_bfloat16})
 
 
+def _has_many_keys(a: Attention, traits: DeviceTraits) -> bool:
+    return a.reach >= measured.figure(traits, "attention", "many_keys")
+
+
 # Any attention, in float32
 
 
@@ -298,11 +301,6 @@ class _Units(AttentionKernel):
             -(-a.rows // 64) * -(-h.value_size // self._columns(a)), 64,
             {"LOCAL_SIZE": 256, "VECTORS": a.of_vectors(4)},
             {"head_size": h.head_size, "value_size": h.value_size})
-
-
-_SMALL_BLOCKS_AT_ONCE = 3
-"""Workgroups of h32 and h64 that a core runs at a time. With fewer, and _MANY_KEYS, larger ones and
-parts of the keys are faster."""
 
 
 @dataclass(frozen=True)
@@ -343,8 +341,10 @@ class _Blocks(AttentionKernel):
         # CPUs compile large blocks slowly. Few workgroups of them leave cores idle.
         fills = launch.tiles * a.stacks * -(-a.reach // (self.keys * launch.least)) >= traits.cores
         rank = 200 if fills and not traits.is_cpu else 202
-        many = a.rows > 64 and a.reach >= _MANY_KEYS and -(-a.rows // 64) * a.stacks < (
-            _SMALL_BLOCKS_AT_ONCE * traits.cores)
+        # With many keys, and fewer workgroups than cores run of the small ones at a time, larger
+        # ones and parts of the keys are faster.
+        many = a.rows > 64 and _has_many_keys(a, traits) and -(-a.rows // 64) * a.stacks < (
+            measured.figure(traits, "attention_blocks", "at_once") * traits.cores)
         return rank + (0.75 if self.is_small else 0.5 if many == (self.rows == 64) else 0.25)
 
     def launch(self, a: Attention, traits: DeviceTraits) -> Launch:
@@ -406,12 +406,10 @@ class _FewRows(_FewQueries):
                       busy=self.busy, most=self.spans[self._served(a)] // 32, makes_parts=True)
 
 
-_LINES_BUSY = 8
-"""Workgroups for each core, of which nobody knows how many there are."""
 _LINES_INVOCATIONS = 128
 _LEAST_LANES, _MOST_LANES = 8, 32
-_WANTED_SUMS, _MOST_SUMS = 32, {1: 32, 4: 32, 8: 64}
-"""FLOAT32 sums of all rows that an invocation of a line holds; the most by a variant's rows."""
+_MOST_SUMS = {1: 32, 4: 32, 8: 64}
+"""The most FLOAT32 sums of all rows that an invocation of a line holds, by a variant's rows."""
 
 
 @dataclass(frozen=True)
@@ -440,8 +438,8 @@ class ByLines(_FewQueries):
     def lanes(self, a: Attention, traits: DeviceTraits) -> int:
         """The invocations of a line: as many as leave each few sums."""
         most = min(*(traits.subgroup_sizes or (traits.subgroup_size,)), _MOST_LANES)
-        lanes = min(most, _LEAST_LANES)
-        while (lanes < most and self.sums(a, lanes) > _WANTED_SUMS
+        lanes, sums = min(most, _LEAST_LANES), measured.figure(traits, "attention_lines", "sums")
+        while (lanes < most and self.sums(a, lanes) > sums
                and lanes * (16 // a.itemsize) < a.longest):
             lanes *= 2
         return lanes
@@ -456,7 +454,9 @@ class ByLines(_FewQueries):
         return None if sums <= most else f"an invocation would hold {sums} sums, more than {most}"
 
     def estimate(self, a: Attention, traits: DeviceTraits) -> float:
-        return 90 + abs(self.busy - _LINES_BUSY) / 16
+        # Workgroups for each core, of which nobody knows how many there are.
+        busy = measured.figure(traits, "attention_lines", "busy")
+        return 90 + abs(self.busy - busy) / 16
 
     def launch(self, a: Attention, traits: DeviceTraits) -> Launch:
         served, lanes = self._served(a), self.lanes(a, traits)
@@ -474,10 +474,6 @@ class ByLines(_FewQueries):
 
 # FLOAT16 on matrix units
 
-_FEW_QUERIES = 256
-"""Smaller tiles are faster up to so many rows."""
-_MANY_QUERIES = 1024
-"""From so many rows on, two fragments are fastest for values of up to _SMALL_VALUES elements."""
 _SMALL_VALUES = 64
 _FEW_KEYS = 128
 _TURNS_KEYS = 64
@@ -503,10 +499,6 @@ class _OfHalves(AttentionKernel):
     def refuses(self, a: Attention, traits: DeviceTraits) -> str | None:
         """Why it cannot compute what matrix units can."""
         return None
-
-
-_LEAST_KEYS = 256
-"""The least keys of a part, which takes another dispatch to combine."""
 
 
 @dataclass(frozen=True)
@@ -547,6 +539,8 @@ class _Tile(_OfHalves):
     def launch(self, a: Attention, traits: DeviceTraits) -> Launch:
         h, own, same = a.h, 16 * self.fragments, traits.fragments_alike
         sizes = h.head_size, h.value_size
+        # A part takes another dispatch to combine.
+        part_keys = measured.count(traits, "attention_coopmat", "part_keys")
         padded = 2 * sum(-(-n // 16) for n in sizes)
         vectors, strips = self.keys * (padded + 2), self.subgroups * 80
         if same:
@@ -564,7 +558,7 @@ class _Tile(_OfHalves):
              "SPLIT_KEYS": self.split_keys, "AHEAD": self.ahead(a),
              "IDLE": not self.split_keys and a.rows <= self.rows - own,
              "RAGGED": h.keys % self.keys != 0 or a.window > 0},
-            least=2 if self.split_keys else max(2, _LEAST_KEYS // self.keys),
+            least=2 if self.split_keys else max(2, part_keys // self.keys),
             makes_parts=self.split_keys,
             shares=self.subgroups if self.split_keys else 1,
             shared=16 * vectors + 4 * (self.keys + self.rows) + 8 * (self.rows if a.by_row else 1))
@@ -572,7 +566,8 @@ class _Tile(_OfHalves):
 
 def _are_few(a: Attention, traits: DeviceTraits) -> bool:
     """Whether large tiles leave cores idle."""
-    return a.rows <= _FEW_QUERIES or -(-a.rows // 128) * a.stacks < traits.cores
+    few = measured.figure(traits, "attention_coopmat", "few_rows")
+    return a.rows <= few or -(-a.rows // 128) * a.stacks < traits.cores
 
 
 class _Small(_Tile):
@@ -586,7 +581,8 @@ class _Wide(_Tile):
     """As many keys, and rows for eight subgroups."""
 
     def refuses(self, a: Attention, traits: DeviceTraits) -> str | None:
-        fits = 64 < a.rows <= _FEW_QUERIES and 32 < a.h.value_size <= _SMALL_VALUES and (
+        few = measured.figure(traits, "attention_coopmat", "few_rows")
+        fits = 64 < a.rows <= few and 32 < a.h.value_size <= _SMALL_VALUES and (
             -(-a.rows // 128) * a.stacks >= 2 * traits.cores)
         return None if fits else "other sizes were not measured"
 
@@ -608,7 +604,8 @@ class _Tall(_Tile):
     """Two fragments for each subgroup."""
 
     def refuses(self, a: Attention, traits: DeviceTraits) -> str | None:
-        fits = not _are_few(a, traits) and a.rows >= _MANY_QUERIES and (
+        many = measured.figure(traits, "attention_coopmat", "many_rows")
+        fits = not _are_few(a, traits) and a.rows >= many and (
             a.h.value_size <= _SMALL_VALUES)
         return None if fits else "other sizes were not measured"
 
@@ -642,7 +639,7 @@ class _SplitKeys(_Tile):
         return None if a.rows <= _MOST_ROWS else f"{said(a.rows)} rows are more than {_MOST_ROWS}"
 
     def estimate(self, a: Attention, traits: DeviceTraits) -> float:
-        return (2 if a.reach >= _MANY_KEYS else 70) + self.subgroups / 8
+        return (2 if _has_many_keys(a, traits) else 70) + self.subgroups / 8
 
 
 class _FewKeys(_OfHalves):
@@ -701,7 +698,8 @@ class _Decode(_OfHalves):
 
     def estimate(self, a: Attention, traits: DeviceTraits) -> float:
         # With lengths, the keys are a cache's capacity, of which few may be there.
-        return 0 if a.h.keys >= _MANY_KEYS or a.h.lengths else 90
+        many = measured.figure(traits, "attention", "many_keys")
+        return 0 if a.h.keys >= many or a.h.lengths else 90
 
     def launch(self, a: Attention, traits: DeviceTraits) -> Launch:
         return Launch(

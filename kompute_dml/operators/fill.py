@@ -9,6 +9,7 @@ from ..desc import TensorDesc
 from ..dtypes import Scalar, saturate
 from ..errors import UnsupportedError, ValidationError, expect
 from ..layout import are_of_vectors, pad_left, power_of_two
+from ..lowering import measured
 from ..lowering.builder import PlanBuilder
 from ..lowering.plan import UNUSED
 from .base import OperatorDesc, operator
@@ -17,8 +18,6 @@ from .fill_value import fill
 _EACH = 2
 """Vectors that an invocation writes."""
 _ELEMENTS, _ROWS, _DENSE = 0, 1, 2
-_WORTH_TWICE = 1 << 18
-"""From so many bytes on, separate dispatches for zeros and the diagonal are faster."""
 
 
 def _lower(
@@ -38,8 +37,9 @@ def _lower(
             f"a diagonal matrix of {height} rows and {width} columns: more than 2^31 together are "
             "not supported (distances from the diagonal are computed in 32 bits)")
     nbytes = y.element_count * y.data_type.itemsize
-    if (x is None and end - begin == 1 and nbytes >= _WORTH_TWICE
-            and p.device.masks_all):
+    # Where both sides of a branch are executed, separate dispatches are faster for many bytes.
+    if (x is None and end - begin == 1 and p.device.masks_all
+            and nbytes >= measured.figure(p.device, "diagonal_matrix1", "worth_twice")):
         _zeros_and_diagonal(p, y.replace(sizes=sizes, strides=out_strides), value, begin)
         return
     # Columns count from `height` up, so that column - row is positive. Bounds are clamped to the

@@ -9,6 +9,7 @@ from ..desc import TensorDesc
 from ..dtypes import DataType
 from ..errors import expect, refuse
 from ..layout import Ints, is_packed, packed_strides, pad_left, power_of_two, product
+from ..lowering import measured
 from ..lowering.builder import PlanBuilder
 from ..lowering.copy import copied_input
 from ..lowering.indexed import GATHERS, SCATTERS, Coordinate, Indexed, gather, scatter
@@ -26,8 +27,8 @@ _LONGEST_ROW = 8192
 """The most elements of a row whose last updates shared memory can note."""
 _MOST_UPDATES = 1 << 16
 """The most updates of such a row."""
-_FEWEST_LINES, _LINES = 64, 64
-"""Lines that keep a CPU busy, and those of a workgroup."""
+_LINES = 64
+"""Of a workgroup."""
 
 
 # GATHER
@@ -207,8 +208,8 @@ class Columns(Kernel[Updates]):
     def serves(self, problem: Updates, traits: DeviceTraits) -> str | None:
         if not traits.is_cpu or problem.updates > traits.max_loop_passes:
             return "for a CPU, and few updates of a line"
-        few = self._lines(problem).count < _FEWEST_LINES
-        return f"fewer than {_FEWEST_LINES} lines" if few else None
+        least = measured.count(traits, "scatter_columns", "lines")
+        return None if self._lines(problem).count >= least else f"fewer than {least} lines"
 
     def lower(self, problem: Updates, p: PlanBuilder) -> None:
         d, lines, y = problem.desc, self._lines(problem), problem.desc.output_tensor

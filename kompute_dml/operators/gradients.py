@@ -166,10 +166,7 @@ def _merged(dims: Sequence[_Sliced]) -> list[_Sliced]:
 
 _LONGEST_KEPT = 8
 """The most elements of a window that an invocation keeps in registers."""
-_BUSY = 2048
-"""Invocations that a core of a GPU needs to hide the latency of reads, ..."""
 _CHANNELS_LOCAL_SIZE = 64
-"""... in workgroups of so many."""
 _ALONG_CHANNELS = "local_response_normalization_channels_grad"
 _ALONG_HALVES = "local_response_normalization_channels_halves_grad"
 _LEAST_NORMAL = 2.0**-126
@@ -237,7 +234,9 @@ class _AlongChannels(Kernel[Response]):
         sizes = [x.sizes[a] // (places if a == last else 1) for a in kept]
         walk = Walk(sizes, *([t.strides[a] * (places if a == last else 1) for a in kept]
                              for t in tensors))
-        spans = max(1, min(p.device.cores * _BUSY // walk.count, channels // (4 * d.local_size)))
+        # Of invocations a core needs so many to hide the latency of reads.
+        busy = measured.count(p.device, _ALONG_CHANNELS, "busy") * p.device.cores
+        spans = max(1, min(busy // walk.count, channels // (4 * d.local_size)))
         span = -(-channels // spans)
         spans = -(-channels // span)
         groups = -(-walk.count * spans // _CHANNELS_LOCAL_SIZE)

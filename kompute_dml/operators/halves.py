@@ -8,16 +8,16 @@ from typing import Any
 from ..desc import TensorDesc, TensorFlags
 from ..dtypes import DataType
 from ..layout import memory_order, packed_strides
+from ..lowering import measured
 from ..lowering.builder import PlanBuilder
 from .base import OperatorDesc, definitions
 
-_WORTH_ROUNDING = 1 << 24
-"""Multiplications from which matrix units make up for rounding what they read."""
-
 
 def pay_off(p: PlanBuilder, factors: TensorDesc, work: int) -> bool:
-    """Whether a product of FLOAT32 ``factors`` may and should be one of FLOAT16 ones."""
-    return (p.target.halves and factors.data_type is DataType.FLOAT32 and work >= _WORTH_ROUNDING
+    """Whether a product of FLOAT32 ``factors`` may and should be one of FLOAT16 ones. From so many
+    multiplications on, matrix units make up for rounding what they read."""
+    return (p.target.halves and factors.data_type is DataType.FLOAT32
+            and work >= measured.figure(p.device, "gemm_coopmat", "worth_rounding")
             and p.device.multiplies(16, 16, 16, "f16", "f32"))
 
 

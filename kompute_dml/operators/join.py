@@ -9,7 +9,7 @@ from typing import Any
 from ..desc import TensorDesc
 from ..errors import expect
 from ..layout import Ints, product
-from ..lowering import copy
+from ..lowering import copy, measured
 from ..lowering.builder import PlanBuilder
 from ..lowering.copy import CopyView, copied
 from ..lowering.kernel import Kernel, choose
@@ -27,8 +27,6 @@ _WALKED = 6, 14
 """Those of ``join_walked``."""
 _WORDS = 5
 """That its params have of a part, beside the walk."""
-_LITTLE = 1 << 18
-"""Elements of a part that are moved one by one at most, where a copy of it would be faster."""
 _UNITS = 4
 """That an invocation moves."""
 _RUNS_ON_CPU, _LANES_ON_CPU = 1 << 12, 64
@@ -176,7 +174,9 @@ class _Walked(Kernel[Joined]):
         if traits.is_cpu:
             return "a CPU copies long runs"  # include/runs.glsl
         walks = self._walks(problem)
-        if _of_rows(walks) or all(product(sizes) <= _LITTLE for sizes, _, _ in walks):
+        # Of more elements a copy is faster, where they are moved one by one.
+        most = measured.figure(traits, "join", "elements")
+        if _of_rows(walks) or all(product(sizes) <= most for sizes, _, _ in walks):
             return None
         return "a part is large, and rows are not contiguous"
 

@@ -12,6 +12,7 @@ from ..attributes import PaddingMode
 from ..dtypes import Scalar
 from ..errors import UnsupportedError
 from ..layout import Ints, is_packed, memory_order, power_of_two, product
+from ..lowering import measured
 from ..lowering.builder import PlanBuilder
 from ..lowering.kernel import Kernel, choose
 from ..lowering.plan import in_units
@@ -41,10 +42,6 @@ _LEAST_STAGED, _MOST_STAGED = 8000, 20_000
 _STAGED_WORDS = 1024
 """Its words are a multiple of this."""
 _STAGED_INVOCATIONS, _MOST_STAGED_PARTS = 384, 32
-_STAGED_TURNS = 2
-"""Turns of a workgroup."""
-_STAGED_GROUPS = 4
-"""Workgroups that a core runs at a time. There are fewer turns if there would be fewer."""
 _MOST_BORDERS = 16
 """Vectors that an invocation tries for borders."""
 _SHORTEST_RUN = 4
@@ -353,7 +350,10 @@ class _Staged(PaddingKernel):
             return None
         of_group = 1
         if read % in_word == 0:  # elements lie in their words alike in all turns
-            of_group = max(min(_STAGED_TURNS, turns // (_STAGED_GROUPS * traits.cores)), 1)
+            # Turns of a workgroup, or fewer if a core would run fewer at a time.
+            known = measured.figures(traits.device_class, "padding_staged")
+            of_group = max(1, min(
+                int(known["turns"]), turns // (int(known["at_once"]) * traits.cores)))
         return _Launch(
             -(-turns // of_group),
             {"value": value.words[0], "read": read, "total": total, "lines": rows // together,

@@ -13,6 +13,7 @@ from ..desc import TensorDesc
 from ..dtypes import DataType
 from ..errors import UnsupportedError, expect, refuse
 from ..layout import Ints, begin_with_vectors, coalesce, pad_left, product
+from ..lowering import measured
 from ..lowering.builder import PlanBuilder
 from ..lowering.kernel import Kernel, choose
 from ..lowering.neighbours import Neighbours
@@ -26,9 +27,6 @@ from .reduce import lower as lower_reduction
 WINDOWS = ("pooling", "pooling_wide")
 _OF_HALVES = "pooling_planes_halves"
 WINNERS_OF_HALVES = f"{_OF_HALVES}.winner"
-_MANY = 64
-"""Several invocations share a window from so many elements on."""
-_MANY_ON_CPU = 4096
 _WHOLE = 32
 """The average of a whole plane of more elements is a reduction."""
 _UNROLLED = 32
@@ -378,7 +376,8 @@ def winners(d: OperatorDesc, p: PlanBuilder, windows: TensorDesc, target: Operan
 
 
 def _many(traits: DeviceTraits) -> int:
-    return _MANY_ON_CPU if traits.is_cpu else _MANY
+    """Several invocations share a window from so many elements on."""
+    return measured.count(traits, "pooling", "shared_window")
 
 
 def _taps(shape: _Shape) -> int:

@@ -12,6 +12,7 @@ from ..desc import TensorDesc
 from ..dtypes import DataType
 from ..errors import expect
 from ..layout import Ints, begin_with_vectors, packed_strides, pad_left
+from ..lowering import measured
 from ..lowering.builder import PlanBuilder
 from ..lowering.kernel import Kernel, choose
 from ..lowering.neighbours import Neighbours
@@ -42,8 +43,6 @@ _STRIP_ROWS = 16
 _PAIRS_ROWS = 8, 28
 """The fewest and the most rows of an invocation of ``_PAIRS``."""
 _PAIRS_COLUMNS = {"first": 8, "last": 4}
-_PAIRS_AT_ONCE = 896
-"""Invocations of ``_PAIRS`` that a core runs at a time."""
 _PAIRS_GROUPS = {"first": 2, "last": 14}
 """The workgroups that they form."""
 _LOCAL_SIZE = 256
@@ -101,11 +100,12 @@ def _blocks_of_pairs(
     least, most = _PAIRS_ROWS
     height, columns = dx.sizes[2], _PAIRS_COLUMNS[layout]
     blocks = dx.sizes[0] * channels * -(-dx.sizes[3] // columns)
-    busy = _PAIRS_AT_ONCE * p.device.cores // blocks
+    at_once = measured.count(p.device, _PAIRS, "at_once")  # invocations of a core
+    busy = at_once * p.device.cores // blocks
     strips = max(-(-height // most), min(busy, -(-height // least)))
     rows = 2 * -(-height // (2 * strips))
     invocations, groups = blocks * -(-height // rows), _PAIRS_GROUPS[layout]
-    largest = min(_PAIRS_AT_ONCE // groups, p.device.max_invocations)
+    largest = min(at_once // groups, p.device.max_invocations)
     places = groups * p.device.cores
     places *= -(-invocations // (places * largest))
     return rows, columns, min(64 * -(-invocations // (64 * places)), largest)

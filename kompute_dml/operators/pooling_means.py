@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..dtypes import DataType
 from ..layout import Ints, coalesce, power_of_two, product
+from ..lowering import measured
 from ..lowering.builder import PlanBuilder
 from ..lowering.elementwise import float_bits
 from ..lowering.plan import UNUSED
@@ -20,8 +21,8 @@ _DEEP = (4, 7, 8)
 pictures of 224 pixels and their halves are multiples of seven."""
 _LANES = 8
 """The most vectors of channels of a workgroup."""
-_SIZES = {"first": (64, 8), "last": (256, 4)}
-"""Invocations of a workgroup, and the workgroups for each core. As measured on an H200."""
+_SIZES = {"first": 64, "last": 256}
+"""Invocations of a workgroup."""
 
 
 class _Planes(NamedTuple):
@@ -58,7 +59,7 @@ def declined(d: OperatorDesc) -> str | None:
     planes = _planes(x)
     if planes is None:
         return "planes do not consist of whole vectors"
-    least, _ = _SIZES[planes.layout]
+    least = _SIZES[planes.layout]
     return f"planes of fewer than {least} vectors" if (
         planes.layout == "first" and planes.pixels < least) else None
 
@@ -73,7 +74,7 @@ def lower(p: PlanBuilder, d: OperatorDesc) -> None:
     channels = 1 if first else lanes * 16 // x.data_type.itemsize
     per_image = -(-vectors // lanes)
     groups = x.sizes[0] * per_image
-    size, resident = _SIZES[layout]
+    size, resident = _SIZES[layout], measured.count(p.device, SHADER, f"busy_{layout}")
     at_once = size // lanes
     # In parts, each worth a turn of all invocations.
     parts = max(1, min(resident * p.device.cores // groups, pixels // (at_once * _DEEP[-1] // 2)))

@@ -9,6 +9,7 @@ from ..desc import TensorDesc
 from ..dtypes import DataType
 from ..errors import UnsupportedError, expect
 from ..layout import coalesce, product
+from ..lowering import measured
 from ..lowering.builder import PlanBuilder
 from ..lowering.elementwise import elementwise_lowering
 from ..lowering.plan import UNUSED, Operand
@@ -18,10 +19,6 @@ from .base import OperatorDesc, operator
 _LINEAR, RANGE = "quantize_linear", "quantize_range"
 _ADD, _FACTORS = "quantized_linear_add", "quantized_linear_add_factors"
 _LOCAL_SIZE = 256
-_EACH = 16
-"""The least elements that an invocation should read for a range."""
-_MAX_GROUPS, _MAX_GROUPS_ON_CPU = 1024, 32
-"""The most workgroups that reduce a range: enough to fill a device."""
 
 
 _Slot = tuple[str, TensorDesc]
@@ -156,8 +153,9 @@ def find_range(p: PlanBuilder, slot: str, to: DataType, scale: str, zero: str) -
     x = p.tensor(slot)
     sizes, (strides,) = coalesce(x.sizes, x.strides)
     count = product(sizes)
-    groups = min(-(-count // (_LOCAL_SIZE * _EACH)),
-                 _MAX_GROUPS_ON_CPU if p.device.is_cpu else _MAX_GROUPS)
+    # Workgroups that fill a device, whose invocations read enough elements.
+    known = measured.figures(p.device.device_class, "quantize_range")
+    groups = min(-(-count // (_LOCAL_SIZE * int(known["elements"]))), int(known["groups"]))
     most = (1 << 32) - groups * _LOCAL_SIZE
     if count > most:
         # The number of an invocation's next element would exceed 32 bits.

@@ -9,6 +9,7 @@ from ..attributes import RecurrentNetworkDirection as Direction
 from ..dtypes import DataType
 from ..errors import expect
 from ..layout import Ints, extent
+from ..lowering import measured
 from ..lowering.activation import activation
 from ..lowering.builder import PlanBuilder
 from ..lowering.elementwise import float_bits
@@ -34,8 +35,6 @@ _KEEPING = 512
 """Invocations of such a workgroup whose registers keep R: each has more than with 1,024."""
 _OTHER_REGISTERS = 32
 """Registers of an invocation that hold other things than R."""
-_FEW = 8
-"""The most sequences for which that is faster than a dispatch for each step."""
 
 
 class Network:
@@ -233,12 +232,13 @@ class _Lowering(Network):
         """Teams of a workgroup that computes all steps of a sequence; 0 for a dispatch per step.
         One multiprocessor then reads R in each step, which is fast for few sequences and a small
         R."""
+        few = measured.figure(self.p.device, "recurrent_steps", "sequences")
         p, rows = self.p, self.gates * self.units
         invocations = _KEEPING if p.device.registers else 1024
         teams = min(p.device.max_invocations, invocations) // _LANES
         lines = -(-rows // teams)
         shared = 4 * (self.units + lines * teams * (_LANES + 1))
-        serves = (not self.resets_first and self.units % 32 == 0 and self.batches <= _FEW
+        serves = (not self.resets_first and self.units % 32 == 0 and self.batches <= few
                   and self._vectors(self.desc.recurrence_tensor)
                   and self.desc.recurrence_tensor.base_alignment % 16 == 0
                   and rows * self.units <= 1 << 16 and shared <= p.device.max_shared_memory)

@@ -9,6 +9,7 @@ from ..desc import TensorDesc
 from ..dtypes import DataType
 from ..errors import expect
 from ..layout import Ints, memory_order, power_of_two
+from ..lowering import measured
 from ..lowering.activation import fused_activation
 from ..lowering.builder import PlanBuilder
 from ..lowering.kernel import Kernel, choose
@@ -20,16 +21,12 @@ from .base import OperatorDesc, Output, axes_in, operator
 
 _F = ReduceFunction
 _INDICES = (_F.ARGMAX, _F.ARGMIN)
-_VECTORS, _VECTORS_ON_CPU = 4, 32
-"""The least vectors for each invocation, if several share a row."""
 _PASSES = 15
 """Passes of loops that an element or vector of an invocation takes at most."""
 _SIDE_BY_SIDE = 64
 """Rows that neighbouring invocations take, if rows are neighbours in memory."""
 _VECTORS_SIDE_BY_SIDE = 16
 """The same, if each takes a vector of rows."""
-_PARTS, _PARTS_OF_VECTORS = 8, 4
-"""Workgroups for each core, if rows are split into parts: of rows, or of vectors of rows."""
 _MOST_WIDE = 8
 """The most rows of an invocation. Their totals stay in registers."""
 _FEW_ON_CPU = 16
@@ -95,7 +92,9 @@ class Reduction:
             self.kind != "exponential") else 1
         self.units = self.rows.count // self.wide
         self.width = width = min(256, device.max_invocations)
-        own = _VECTORS_ON_CPU if device.is_cpu else _VECTORS
+        known = measured.figures(device.device_class, "reduction")
+        # The least vectors for each invocation, if several share a row.
+        own = int(known["vectors"])
         share, most = power_of_two(-(-self.columns.count // (own * each))), width
         if self.rows_first:
             most //= _SIDE_BY_SIDE if self.wide == 1 else _VECTORS_SIDE_BY_SIDE
@@ -108,8 +107,9 @@ class Reduction:
         """The share of all long rows, which is a constant of the shader. 0 for others."""
         self.height = width // share
         self.groups = -(-self.units // self.height)
-        parts_of_core = _PARTS if self.wide == 1 else _PARTS_OF_VECTORS
-        wanted = 1 if device.is_cpu else parts_of_core * device.cores // self.groups
+        # Workgroups for each core, if rows are split into parts.
+        busy = int(known["busy" if self.wide == 1 else "busy_wide"])
+        wanted = 1 if device.is_cpu else busy * device.cores // self.groups
         most = device.max_loop_passes // _PASSES
         parts = max(1, min(wanted, self.columns.count // (share * each * 4 * own)),
                     -(-self.columns.count // (share * each * most)))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from ..attributes import AxisDirection
 from ..desc import TensorDesc
 from ..layout import begin_with_vectors, power_of_two
+from ..lowering import measured
 from ..lowering.builder import PlanBuilder
 from ..lowering.kernel import Kernel, choose
 from ..lowering.plan import UNUSED, in_units
@@ -45,13 +46,8 @@ _SIDE_BY_SIDE = 32
 _WIDTH, _WIDEST = 256, 1024
 """Invocations of a workgroup: as a rule, and if each core has one workgroup at a time, which scans
 neighbouring rows."""
-_PARTS = 16
-"""Parts for each core, if rows are split."""
-_LEAST_ONCE, _ALL_ONCE = 1 << 20, 1 << 26
-"""The least columns of rows, and the least elements of all rows, that are read once by several
-workgroups, ..."""
 _WIDTH_ONCE, _STRIPES_ONCE = 256, 16
-"""... invocations of such a workgroup and vectors of each, ..."""
+"""Where several workgroups read a row once: invocations of one and vectors of each, ..."""
 _BLOCK = 256
 """... tiles of a block, ..."""
 _TURNS = 1 << 10
@@ -60,14 +56,6 @@ _LEAST_SUBGROUP = 8
 """... and the least subgroup with which a term is in few additions."""
 _HEAD = 64
 """Words before the counts of blocks, see the shader."""
-_IDLE, _IDLE_FIRST = 2, 1.5
-"""Workgroups for each core below which rows are split: as a rule, and if rows are neighbours."""
-_LEAST_TILES = 8
-"""The least tiles, ..."""
-_LEAST_BYTES = 64
-"""... bytes of a column, ..."""
-_BUSY = 0.7
-"""... and share of the cores with which one workgroup of each core at a time pays off."""
 _PASSES = 15
 """Passes of loops that a tile takes."""
 _SHARE_ON_CPU = 8
@@ -91,11 +79,12 @@ def _of_a_core(device: DeviceTraits, rows: int, columns: int, itemsize: int, kin
     0."""
     if device.is_cpu or not _fits(device, _WIDEST, kind):
         return 0
+    known = measured.figures(device.device_class, "scan")
     for side in (_SIDE_BY_SIDE, _SIDE_BY_SIDE // 2):
         tile = _WIDEST // side * kind.stripes * kind.unit
         share = -(-rows // side) / device.cores
-        if (side * itemsize >= _LEAST_BYTES and columns >= _LEAST_TILES * tile
-                and any(_BUSY * n <= share <= n for n in range(1, kind.turns + 1))):
+        if (side * itemsize >= known["line_bytes"] and columns >= known["tiles"] * tile
+                and any(known["cores"] * n <= share <= n for n in range(1, kind.turns + 1))):
             return side
     return 0
 
@@ -156,7 +145,8 @@ class Scan:
         """The share of all long rows, which is a constant of the shader. 0 for others."""
         self.height = width // self.share
         self.groups = -(-self.rows.count // self.height)
-        few = self.groups < (_IDLE_FIRST if self.rows_first else _IDLE) * device.cores
+        busy = measured.figure(device, "scan", "busy_first" if self.rows_first else "busy")
+        few = self.groups < busy * device.cores
         self.idle = not device.is_cpu and not own and few
         """Whether most cores would have nothing to do."""
 
@@ -188,7 +178,9 @@ class _Once(Kernel[Scan]):
             return "rows are no vectors, or keep all cores busy"
         if problem.itemsize < 4:
             return "FLOAT16 gains nothing"
-        if problem.columns < _LEAST_ONCE or problem.rows.count * problem.columns < _ALL_ONCE:
+        known = measured.figures(traits.device_class, "scan_once")
+        if problem.columns < known["columns"] or (
+                problem.rows.count * problem.columns < known["elements"]):
             return "rows are short"
         size = traits.subgroup_size
         return None if size >= _LEAST_SUBGROUP and _WIDTH_ONCE % (2 * size) == 0 else (
@@ -218,7 +210,7 @@ class _InParts(Kernel[Scan]):
         rows, columns, share, kind = problem.rows, problem.columns, problem.share, problem.kind
         device, each_turn = p.device, problem.each_turn
         tiles = -(-columns // (share * each_turn))
-        wanted = _PARTS * device.cores // problem.groups
+        wanted = measured.count(device, "scan", "parts") * device.cores // problem.groups
         most = device.max_loop_passes // _PASSES
         parts = max(1, min(wanted, tiles // 4) if problem.idle else 1, -(-tiles // most))
         part_tiles = -(-tiles // parts)

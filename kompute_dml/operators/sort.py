@@ -9,6 +9,7 @@ from ..attributes import AxisDirection
 from ..dtypes import DataType
 from ..errors import refuse
 from ..layout import power_of_two
+from ..lowering import measured
 from ..lowering.builder import PlanBuilder
 from ..lowering.kernel import Kernel, choose
 from ..lowering.plan import UNUSED, Operand
@@ -35,14 +36,10 @@ _MOST = 1024
 """The most entries that a workgroup gathers."""
 _ENOUGH = 256
 """The most entries of a row that are gathered without selection."""
-_SHORT = 2048
-"""Up to so many columns, half as many invocations are faster, as fewer wait at barriers."""
 _WORDS = 3
 """Words of an entry."""
 _COLUMNS_OF_PASS = 17
 """Columns of a part for each pass of a loop that a device has."""
-_SHORTEST = 512
-"""Rows of more columns are faster in subgroups."""
 _USUAL, _WIDEST = 128, 256
 """Invocations that keep a part in registers: as a rule, and the most."""
 _FEW_PER_LANE, _PER_LANE = 16, 64
@@ -105,7 +102,9 @@ class _Bound(Kernel[Selection]):
             problem.itemsize > 4 or traits.is_cpu) else None
 
     def estimate(self, problem: Selection, traits: DeviceTraits) -> float:
-        return 0.0 if self.subgroups == (problem.columns > _SHORTEST) else 1.0
+        """Rows of many columns are faster in subgroups."""
+        short = measured.figure(traits, "top_k_subgroups", "short")
+        return 0.0 if self.subgroups == (problem.columns > short) else 1.0
 
     def lower(self, problem: Selection, p: PlanBuilder) -> None:
         _select_few(p, problem.k, problem.columns, problem.rows, problem.push, problem.spec,
@@ -248,7 +247,9 @@ def _first_of_parts(
 def _select(
     p: PlanBuilder, k: int, columns: int, rows: Walk, push: dict[str, int], spec: dict[str, int]
 ) -> None:
-    width = min(128 if columns <= _SHORT else 256, p.device.max_invocations)
+    # Of short rows half as many invocations are faster, as fewer wait at barriers.
+    short = columns <= measured.figure(p.device, "top_k", "short")
+    width = min(128 if short else 256, p.device.max_invocations)
     source, candidates = p.read("input_tensor"), UNUSED
     values, indices = p.write("output_value_tensor"), p.write("output_index_tensor")
     wanted = 1 if p.device.is_cpu else 8 * p.device.cores // rows.count

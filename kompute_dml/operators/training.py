@@ -12,7 +12,7 @@ import numpy as np
 from ..desc import TensorDesc
 from ..errors import expect
 from ..layout import begin_with_vectors, memory_order
-from ..lowering import copy
+from ..lowering import copy, measured
 from ..lowering.activation import fused_activation
 from ..lowering.builder import PlanBuilder
 from ..lowering.copy import CopyView, copied
@@ -93,14 +93,6 @@ def AdamOptimizerOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
         p.add(dispatch)
 
 
-_BUSY = 4
-"""Rows are divided if there are fewer workgroups for each core, ..."""
-_LEAST = 4096
-"""... into parts of at least so many columns, ..."""
-_MOST_PARTS = 64
-"""... and at most so many parts, because each workgroup of the next step adds them up."""
-
-
 # Batch normalization. The elements of a row share a mean. Rows lie along axes where Scale has size
 # 1.
 
@@ -164,8 +156,12 @@ class _Parts:
         local_size = min(256, p.device.max_invocations)
         while local_size > 32 and local_size >= 2 * columns.count:
             local_size //= 2  # short rows
-        wanted = _BUSY * p.device.cores // rows.count
-        parts = max(1, min(wanted, columns.count * each // _LEAST, _MOST_PARTS))
+        # Rows are divided if there are few workgroups for each core, into parts of some columns.
+        # There are not many, because each workgroup of the next step adds them up.
+        known = measured.figures(p.device.device_class, "batch_normalization_training")
+        busy, least, most = (int(known[name]) for name in ("busy", "columns", "parts"))
+        wanted = busy * p.device.cores // rows.count
+        parts = max(1, min(wanted, columns.count * each // least, most))
         span = -(-columns.count // parts)
         return cls(rows.count, columns.count, -(-columns.count // span), span, local_size,
                    len(columns.sizes), each)

@@ -330,12 +330,13 @@ def test_figures_are_of_shaders_and_serve_all_classes(table: dict[str, Any]) -> 
 @pytest.mark.parametrize(("kind", "own"), [
     (DeviceClass.NVIDIA_HOPPER, "NVIDIA Hopper"), (DeviceClass.INTEL, "Intel"),
     (DeviceClass.MALI, "unknown")])
-def test_a_class_without_figures_takes_those_of_unknown_gpus(
+def test_a_figure_that_a_class_does_not_have_is_that_of_unknown_gpus(
     table: dict[str, Any], kind: DeviceClass, own: str
 ) -> None:
     for name in ("NVIDIA Hopper", "Intel", "unknown"):
         table["figures"].setdefault(name, {})["gemm.t64"] = {"step": len(name)}
-    assert measured.figures(kind, "gemm.t64") == {"step": len(own)}
+    table["figures"]["NVIDIA Hopper"]["gemm.t64"]["alone"] = 0.5
+    assert measured.figures(kind, "gemm.t64") == {"step": len(own), "alone": 0.5}
     with pytest.raises(KeyError, match="unheard of"):
         measured.figures(kind, "unheard of")
 

@@ -9,6 +9,7 @@ from ...attributes import MultiheadAttentionMaskType as MaskType
 from ...desc import TensorDesc
 from ...dtypes import DataType
 from ...layout import Ints, is_packed, packed_strides
+from ...lowering import measured
 from ..memory import Storage
 from ..node import (
     OTHER,
@@ -26,10 +27,6 @@ from ..node import (
 )
 from ..rewrite import rewrite
 
-_MANY_KEYS = 256
-"""With more keys, FLOAT32 attention is faster as separate matrix products on CPUs, and elsewhere if
-values have more than _WIDE elements: their scores are computed several times."""
-_WIDE = 128
 _Value = tuple[Storage, TensorDesc]
 
 
@@ -59,8 +56,12 @@ def attention_pattern(g: Nodes) -> None:
             continue
         product = user[0]
         sizes = output_of(scores).sizes
-        apart = g.traits.is_cpu or output_of(product).sizes[-1] > _WIDE
-        if output_of(scores).data_type is DataType.FLOAT32 and sizes[-1] > _MANY_KEYS and apart:
+        # With many keys, FLOAT32 attention is faster as separate matrix products where values are
+        # long: their scores are computed several times.
+        known = measured.figures(g.traits.device_class, "attention")
+        apart = output_of(product).sizes[-1] > known["fused_values"]
+        if output_of(scores).data_type is DataType.FLOAT32 and apart and (
+                sizes[-1] > known["fused_keys"]):
             continue
         if product.tensor("a_tensor").sizes != output_of(scores).sizes or not _packed(
                 product, "a_tensor"):

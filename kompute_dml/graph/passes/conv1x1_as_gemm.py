@@ -9,15 +9,11 @@ from ...attributes import ConvolutionDirection, MatrixTransform
 from ...desc import TensorDesc
 from ...dtypes import DataType
 from ...layout import coalesce
+from ...lowering import measured
 from ...operators.base import widened
 from ..node import Node, Nodes, class_of, fused_by, moved, output_of
 from ..rewrite import rewrite
 from .epilogue import FIELDS
-
-_MOST, _MOST_ON_UNITS = 4 * 64 * 64, 32 * 64
-"""The most results for each core. With more, convolutions are as fast or faster on an H200. On
-matrix units those with fewer divide K among workgroups, and add up in a dispatch of its own what a
-product adds up in the same one."""
 
 
 @rewrite("conv1x1_as_gemm",
@@ -32,7 +28,11 @@ def conv1x1_as_gemm(g: Nodes) -> None:
             continue
         y = output_of(node)
         on_units = y.data_type is DataType.FLOAT16 and g.traits.multiplies(16, 16, 16, "f16", "f32")
-        few = y.element_count <= (_MOST_ON_UNITS if on_units else _MOST) * g.traits.cores
+        # With more results for each core, convolutions are as fast or faster. On matrix units those
+        # with fewer divide K among workgroups, and add up in a dispatch of its own what a product
+        # adds up in the same one.
+        most = measured.figure(g.traits, "gemm_coopmat" if on_units else "gemm", "conv1x1_results")
+        few = y.element_count <= most * g.traits.cores
         if few and (new := _product(node)) is not None:
             g.replace([node], new)
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from ...attributes import MatrixTransform, PaddingMode
 from ...desc import MINIMUM_ALIGNMENT, TensorDesc
 from ...layout import Ints, is_packed, product, rewalked
+from ...lowering import measured
 from ...operators.base import bits, definitions
 from ..array import described
 from ..memory import Storage
@@ -87,10 +88,6 @@ def _key(g: Nodes, node: Node) -> Any:
 
 _EACH = 8
 """Elements of a vector of FLOAT16. Each part of the joint result begins with a vector."""
-_MANY_ROWS = 512
-"""A product of more rows fills a device on its own. Then joining gains little, and what reads its
-result has to be as fast as before: the readers are those of _TAKE_COLUMNS. Elementwise operators
-are better off as the tail of a product."""
 _TAKE_COLUMNS = ("GEMM", "MULTIHEAD_ATTENTION", "MULTIHEAD_ATTENTION1")
 """Operators whose kernels read matrices by rows, as far apart as they may be."""
 _ONLY_PACKED = ("DYNAMIC_QUANTIZE_LINEAR",)
@@ -117,7 +114,9 @@ def _users(
     """The readers of the result, and what they read once it is the columns of a joint result from
     ``begin`` on: the first element, and the tensor. None where a reader cannot."""
     y, users = node.tensor("output_tensor"), []
-    many = y.sizes[-2] > _MANY_ROWS
+    # A product of many rows fills a device on its own. Then joining gains little, and what reads
+    # its result has to be as fast as before. Elementwise operators are better off as its tail.
+    many = y.sizes[-2] > measured.figure(g.traits, "gemm", "joined_rows")
     for user, slot in g.users(node):
         if user.name in _ONLY_PACKED or (many and user.name not in _TAKE_COLUMNS):
             return None

@@ -7,6 +7,7 @@ from math import gcd
 from typing import Any
 
 from ...layout import Ints
+from ...lowering import measured
 from ...lowering.builder import PlanBuilder
 from ...lowering.kernel import Kernel
 from ...runtime.shader_library import sizes
@@ -40,8 +41,6 @@ class Depthwise(Kernel[Layer]):
     """An invocation computes a block of rows and columns of outputs. Its estimate is a rank."""
 
     block: str
-    least: int = 0
-    """The least invocations for each core with which it is the fastest."""
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -103,7 +102,8 @@ class Depthwise(Kernel[Layer]):
 
 @dataclass(frozen=True)
 class _Last(Depthwise):
-    """Channels come last, in fours. Large blocks read less, if they are enough for all cores."""
+    """Channels come last, in fours. Large blocks read less, if they are enough for all cores: if
+    each has so many invocations. Blocks without a figure were never the fastest."""
 
     def serves(self, layer: Layer, traits: DeviceTraits) -> str | None:
         return super().serves(layer, traits) or (
@@ -113,8 +113,8 @@ class _Last(Depthwise):
         invocations = self.blocks(layer) * layer.c.groups // _CHANNELS
         if self.block == "last1x1":
             return 0.01  # it fills the most cores
-        fills = self.least and invocations >= traits.cores * self.least
-        return 1 / self.least / 1000 if fills else 0.1
+        least = measured.figures(traits.device_class, SHADER).get(f"invocations_{self.block}")
+        return 0.1 if least is None or invocations < traits.cores * least else 1 / least / 1000
 
     def constants(self, layer: Layer) -> Constants:
         c, (y, x) = layer.c, layer.c.axes[1:]
@@ -195,9 +195,7 @@ class _First(Depthwise):
 class _Rows(_First):
     """Rows in chunks of words: a window stays in registers."""
 
-    rows: int = 1
-    strides: range = range(0)
-    """Strides of 3 x 3 taps with which it was measured to be the fastest."""
+    rows: int
 
     def shader(self, layer: Layer) -> str:
         return layer.variant(ROWS)
@@ -211,12 +209,15 @@ class _Rows(_First):
         return self.rows, _columns(chunk, layer.c.axes[2].input_step, layer.type.itemsize)
 
     def estimate(self, layer: Layer, traits: DeviceTraits) -> float:
+        """It is the fastest with 3 x 3 taps up to some strides, if each core has so many
+        invocations."""
         c, (y, x), words = layer.c, layer.c.axes[1:], _chunks(layer)
-        step = x.input_step
+        step, known = x.input_step, measured.figures(traits.device_class, ROWS)
+        most, least = (known[f"{name}_{self.rows}"] for name in ("stride", "invocations"))
         faster = (not traits.is_cpu and y.filter_size == x.filter_size == 3
-                  and y.input_step == step and step in self.strides
+                  and y.input_step == step and step <= most
                   and (words == 4 or (step == 1 and layer.type.itemsize == 2))
-                  and self.blocks(layer) * c.groups >= traits.cores * self.least)
+                  and self.blocks(layer) * c.groups >= traits.cores * least)
         return (0 if faster else 0.1) + 0.001 / self.rows
 
     def constants(self, layer: Layer) -> Constants:
@@ -303,10 +304,8 @@ class Direct(Kernel[Layer]):
                   "HAS_BIAS": layer.tensor("bias_tensor") is not None, **layer.fused.spec})
 
 
-# As measured on an H200.
 OF_FLOATS: tuple[Kernel[Layer], ...] = (
-    _Last("last2x4", 256), _Last("last1x4", 64), _Last("last4x2"), _Last("last1x8"),
-    _Last("last1x1"), _First("first"), _Rows("rows7", 1024, 7, range(1, 3)),
-    _Rows("rows4", 192, 4, range(1, 2)), Direct())
-OF_BYTES: tuple[Kernel[Layer], ...] = (
-    _OfBytes("last2x4", 256), _OfBytes("last1x4", 64), _OfBytes("last1x1"))
+    *(_Last(f"last{block}") for block in ("2x4", "1x4", "4x2", "1x8", "1x1")), _First("first"),
+    _Rows("rows7", 7), _Rows("rows4", 4), Direct())
+OF_BYTES: tuple[Kernel[Layer], ...] = tuple(
+    _OfBytes(f"last{block}") for block in ("2x4", "1x4", "1x1"))

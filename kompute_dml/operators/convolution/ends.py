@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...layout import Ints, extent, packed_strides, pad_left, product
+from ...lowering import measured
 from ...lowering.activation import NOTHING, Fused
 from ...lowering.builder import PlanBuilder
 from ...lowering.copy import CopyView
@@ -22,14 +23,11 @@ if TYPE_CHECKING:
     from ...desc import TensorDesc
     from .tiles import Tiles
 
-CORE, SUM = "convolution", "convolution_sum"
+CORE = "convolution"
 _TILE_K = 16
 _INVOCATIONS = 256
 _MAX_STEPS = 2048
 """The most steps of K in one workgroup, each with loops of its own. See max_loop_passes."""
-_MAX_SPLITS = 64
-_MIN_STEPS = 8
-"""The least steps of K that are worth a workgroup."""
 
 
 def lower(p: PlanBuilder, layer: Layer, tiles: Tiles | None) -> None:
@@ -52,7 +50,9 @@ def splits_of(p: PlanBuilder, tiles: int, steps: int) -> int:
     least = max(-(-steps // _MAX_STEPS), 1)  # no step at all where all taps miss the input
     if p.device.is_cpu:
         return least
-    return max(least, min(2 * p.device.cores // tiles, steps // _MIN_STEPS, _MAX_SPLITS))
+    known = measured.figures(p.device.device_class, CORE)
+    busy, steps_each, most = (int(known[name]) for name in ("busy", "split_steps", "splits"))
+    return max(least, min(busy * p.device.cores // tiles, steps // steps_each, most))
 
 
 def _floats(p: PlanBuilder, layer: Layer, tiles: Tiles | None) -> None:
@@ -110,7 +110,7 @@ def in_splits(p: PlanBuilder, c: Problem, splits: int, y: Operand,
     dispatch(sums, strides, False)
     each = _INVOCATIONS * (8 if dense else 1)
     p.dispatch(
-        fused.variant(f"{SUM}.float"), -(-count // each), sums=sums.reading(), y=y,
+        fused.variant(f"{packing.SUM}.float"), -(-count // each), sums=sums.reading(), y=y,
         bias=p.read("bias_tensor"), **p.read_tail(), params=[*walk.words, *fused.words],
         push={"count": count, "splits": splits, "split_stride": c.split_stride,
               "positions": strides[1], "channels": c.output_sizes[1],
@@ -211,8 +211,8 @@ def _scaled(p: PlanBuilder, layer: Layer, tiles: Tiles | None) -> None:
         _integers(p, c, y, c.y_strides, tiles, operands, end.strides,
                   {**end.spec, **end.range, "SCALED": True}, fused)
         return
-    _sums_alone(p, c, tiles, fused.variant(f"{SUM}.scaled"), {**end.operands, **p.read_tail()},
-                end.strides, end.spec, fused.words)
+    _sums_alone(p, c, tiles, fused.variant(f"{packing.SUM}.scaled"),
+                {**end.operands, **p.read_tail()}, end.strides, end.spec, fused.words)
     if zero is not None:
         find_range(p, "output_tensor", zero.data_type, "range_scale_tensor",
                    "range_zero_point_tensor")
@@ -226,7 +226,7 @@ def _quantized(p: PlanBuilder, layer: Layer, tiles: Tiles | None) -> None:
                   {**end.spec, "REQUANTIZED": True, "OUTPUT_TYPE": layer.output_code,
                    "OUTPUT_ALONG_ROWS": False})  # a row of one position says nothing
         return
-    _sums_alone(p, c, tiles, f"{SUM}.quantized", end.operands, end.strides, end.spec)
+    _sums_alone(p, c, tiles, f"{packing.SUM}.quantized", end.operands, end.strides, end.spec)
 
 
 def _sums_alone(

@@ -72,7 +72,8 @@ class Halo(Kernel[Layer]):
         assert grid is not None
         rounds = -(-grid.row_tiles * grid.column_tiles * c.groups // traits.cores)
         steps = c.in_channels // _CHUNK * c.first_taps
-        return known["start"] + rounds * (known["extra"] + steps * known["step"]) + layer.packing
+        time = known["start"] + rounds * (known["extra"] + steps * known["step"])
+        return time + layer.packing(traits)
 
     def lower(self, layer: Layer, p: PlanBuilder) -> None:
         grid, end = _grid(layer.packed), ends.End(p, layer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+from ...lowering import measured
 from ...lowering.builder import PlanBuilder
 from ...lowering.kernel import Kernel
 from ...runtime.shader_library import shared_bytes
@@ -25,11 +26,6 @@ _MAX_STEPS = 14
 _INVOCATIONS = 128
 _ACROSS, _DOWN = 8, 2
 """Fragments of outputs along a row, and rows, of which a workgroup keeps the pixels: at most."""
-_RESIDENT = 2
-"""Workgroups that a core runs at a time."""
-_SHARED = 24 << 10
-"""The most bytes of shared memory with which it does. They also bound the pixels that invocations
-have on their way in registers."""
 
 
 class _Bands(NamedTuple):
@@ -84,7 +80,8 @@ class Im2col(Kernel[Layer]):
         the smallest, if each core has one."""
         fragments = -(-layer.c.axes[2].out_size // _FRAGMENT)
         least = -(-fragments // _ACROSS)
-        for x_tiles, most, places in ((least, _DOWN, _RESIDENT), (least, 1, _RESIDENT),
+        resident = measured.count(traits, SHADER, "resident")
+        for x_tiles, most, places in ((least, _DOWN, resident), (least, 1, resident),
                                       (min(2 * least, fragments), 1, 1)):
             bands = self._divided(layer, traits, x_tiles, most)
             if bands is not None and bands.patches(layer.c) >= places * traits.cores:
@@ -105,12 +102,16 @@ class Im2col(Kernel[Layer]):
         across = -(-x_axis.out_size // (_FRAGMENT * x_tiles))
         pitch = (across * _FRAGMENT - 1) * step + 2 * row_steps
         reach = (y_axis.filter_size - 1) * y_axis.tap_step + 1
-        row_bytes, room = 16 * pitch * y_axis.input_step, _SHARED - shared_bytes(SHADER)
+        # Bytes with which a core runs as many workgroups as it does. They also bound the pixels
+        # that invocations have on their way in registers.
+        room = measured.count(traits, SHADER, "shared_bytes") - shared_bytes(SHADER)
+        row_bytes = 16 * pitch * y_axis.input_step
         down = min(most, (room - 16 * pitch * reach) // row_bytes + 1)
         if down < 1:
             return None
         column_tiles, rows = -(-c.out_channels // _COLUMNS), -(-y_axis.out_size // down)
-        every, places = c.batches * rows * x_tiles * column_tiles, _RESIDENT * traits.cores
+        every = c.batches * rows * x_tiles * column_tiles
+        places = measured.count(traits, SHADER, "resident") * traits.cores
         y_tiles = -(-rows // -(-every // places))
         return _Bands(lanes, row_steps, step, across, down, pitch,
                       (down - 1) * y_axis.input_step + reach, x_tiles, y_tiles,

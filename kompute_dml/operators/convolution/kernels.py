@@ -5,7 +5,6 @@ from __future__ import annotations
 from ...lowering.kernel import Kernel
 from . import (
     depthwise,
-    ends,
     halo,
     im2col,
     packed_filter,
@@ -28,8 +27,8 @@ KERNELS = {"float": FLOATS, "sums": INTEGERS, "scaled": INTEGERS, "quantized": Q
 """By what becomes of the sums."""
 
 OF_FLOATS = (
-    tiles.CORE, depthwise.DIRECT, ends.SUM, tiles.UNITS, im2col.SHADER, resident_filter.SHADER,
+    tiles.CORE, depthwise.DIRECT, packing.SUM, tiles.UNITS, im2col.SHADER, resident_filter.SHADER,
     packed_filter.SHADER, pointwise.SHADER, tiles.LINES, tiles.FLOATS, tiles.BLOCKS, packing.PACK,
     packed_filter.PACK, depthwise.SHADER, depthwise.ROWS)
-OF_BYTES = (tiles.CORE, ends.SUM, tiles.UNITS, tiles.DOTS, depthwise.BYTES, packing.PACK)
+OF_BYTES = (tiles.CORE, packing.SUM, tiles.UNITS, tiles.DOTS, depthwise.BYTES, packing.PACK)
 """The shaders that they run."""

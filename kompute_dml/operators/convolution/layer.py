@@ -88,10 +88,9 @@ class Layer:
         """Whether each eight channels of the output are an aligned vector."""
         return self.is_plain()
 
-    @functools.cached_property
-    def packing(self) -> float:
+    def packing(self, traits: DeviceTraits) -> float:
         """Microseconds that an input takes whose channels are apart."""
-        return packing.packing(self, self.c)
+        return packing.packing(self, self.c, traits)
 
     @functools.cached_property
     def is_narrow(self) -> bool:

@@ -30,13 +30,14 @@ _BEYOND = _PASS = 2 * 128
 _INVOCATIONS = 256
 
 
-_ALONE = 0.6
-"""The part of ``Tile.step`` that one workgroup of two takes without the other."""
-CAREFUL = 1 / 0.93
-"""The times that estimates are taken for longer: they are less sure than those of tiles."""
 _BANDS, _NARROW, _SPLITS = 8, 16, 16
 """The most bands of columns that are tried, the width of the narrowest ones where subgroups share
 taps, and splits of K."""
+
+
+def careful(traits: DeviceTraits) -> float:
+    """How much longer times are taken for that are less sure than those of tiles."""
+    return 1 / measured.figure(traits, SHADER, "sure")
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,8 @@ class PackedFilter(Kernel[Layer]):
         """Microseconds of the core with the most workgroups, and of adding splits. Measured are the
         workgroups that a core runs at a time, what these take for a step of 32 of K, what for
         their beginning and end, and how long the dispatch that adds splits waits for them, where
-        that is known."""
+        that is known; and of all tiles the part of a step that one workgroup of two takes without
+        the other."""
         c, known = layer.c, measured.figures(traits.device_class, f"{SHADER}.{self.tile}")
         resident, step, extra = (known[name] for name in ("resident", "step", "extra"))
         groups = self.row_tiles(c) * self.column_tiles(c) * c.groups
@@ -178,14 +180,15 @@ class PackedFilter(Kernel[Layer]):
         rounds, rest = divmod(groups // self.turns * self.splits, traits.cores * resident)
         time = rounds * (extra + steps * step)
         if rest:
-            alone = _ALONE if rest <= traits.cores and resident > 1 else 1.0
-            time += extra + alone * steps * step
+            is_alone = rest <= traits.cores and resident > 1
+            time += extra + steps * step * (
+                measured.figure(traits, SHADER, "alone") if is_alone else 1.0)
         if self.splits > 1:
             adds = known.get("adds")
-            time += (adds or 0.0) + packing.adding(c, self.splits)
+            time += (adds or 0.0) + packing.adding(c, self.splits, traits)
             if adds is None:
-                return packing.in_two(CAREFUL * time)
-        return CAREFUL * time
+                return packing.in_two(careful(traits) * time, traits)
+        return careful(traits) * time
 
     def lower(self, layer: Layer, p: PlanBuilder) -> None:
         c, y, bias = layer.c, p.write("output_tensor"), p.tensor("bias_tensor")

@@ -9,19 +9,17 @@ from typing import Any, NamedTuple, Protocol
 from ...desc import TensorDesc, TensorFlags
 from ...dtypes import DataType
 from ...layout import Ints, packed_strides, pad_left, power_of_two, product
+from ...lowering import measured
 from ...lowering.builder import PlanBuilder
 from ...lowering.copy import CopyView, copied
 from ...lowering.plan import TEMPORARY, UNUSED, Operand, Plan
 from ...lowering.walk import Walk
+from ...runtime.traits import DeviceTraits
 from .geometry import AXES
 from .problem import Problem
 
-PACK = "convolution_pack"
+PACK, SUM = "convolution_pack", "convolution_sum"
 _INVOCATIONS = 256
-_SUM_SPEED, _PACK_SPEED = 6e6, 1.5e6
-"""Bytes in a microsecond, for sums and for packing."""
-_LEAST_IN_SPLITS = 9.0
-"""Microseconds of splits and their sum, of FLOAT16 on matrix units, where there is little to do."""
 
 
 class Tensors(Protocol):
@@ -33,22 +31,22 @@ class Tensors(Protocol):
     def tail_is_aligned(self) -> bool: ...
 
 
-def packing(p: Tensors, c: Problem) -> float:
+def packing(p: Tensors, c: Problem, traits: DeviceTraits) -> float:
     """Microseconds that an input takes whose channels are apart."""
     x = p.tensor("input_tensor")
     size = x.element_count * x.data_type.itemsize
-    return 0.0 if c.x_strides[1] == 1 else 2 * size / _PACK_SPEED
+    return 0.0 if c.x_strides[1] == 1 else 2 * size / measured.figure(traits, PACK, "speed")
 
 
-def adding(c: Problem, splits: int) -> float:
+def adding(c: Problem, splits: int, traits: DeviceTraits) -> float:
     """Microseconds that the sums of splits take."""
-    return (8 * splits + 2) * product(c.output_sizes) / _SUM_SPEED
+    return (8 * splits + 2) * product(c.output_sizes) / measured.figure(traits, SUM, "speed")
 
 
-def in_two(time: float) -> float:
-    """Microseconds of splits and their sum, by those without the wait between the two. Of long ones
-    the wait is a small part."""
-    return math.hypot(time, _LEAST_IN_SPLITS)
+def in_two(time: float, traits: DeviceTraits) -> float:
+    """Microseconds of splits and their sum, of FLOAT16 on matrix units, by those without the wait
+    between the two. Of long ones the wait is a small part."""
+    return math.hypot(time, measured.figure(traits, SUM, "wait"))
 
 
 class PackedSides(NamedTuple):

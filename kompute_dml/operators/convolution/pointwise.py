@@ -14,7 +14,7 @@ from ...runtime.traits import DeviceTraits
 from ...sizes import said, within
 from . import packing
 from .layer import Layer
-from .packed_filter import CAREFUL, filter_in_order
+from .packed_filter import careful, filter_in_order
 
 SHADER = "convolution_pointwise_coopmat"
 _FRAGMENT, _CHUNK, _STRIP = 16, 32, 64
@@ -96,7 +96,7 @@ class Pointwise(Kernel[Layer]):
             tiles * own_filter / known["shared"],
             2 * rows * (c.in_channels * split.column_tiles + c.out_channels) / known["from_l2"])
         tail = c.rows * c.out_channels / known["tail"] if layer.fused.has_tensor else 0
-        return CAREFUL * (time - tail)
+        return careful(traits) * (time - tail)
 
     def _together(self, layer: Layer, split: _Split) -> int:
         """Tiles of a subgroup that are on their way: as many as leave the fewest for one subgroup.

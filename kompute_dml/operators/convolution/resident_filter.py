@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...layout import Ints, coalesce, product
+from ...lowering import measured
 from ...lowering.builder import PlanBuilder
 from ...lowering.kernel import Kernel
 from ...runtime.shader_library import shared_bytes, sizes
@@ -20,8 +21,6 @@ _FRAGMENT = 16
 """Rows, columns and K of a product."""
 _LOADS = 8
 """The most vectors of a tile for each invocation, which are on their way while it multiplies."""
-_LEAST = 2
-"""The least tiles of a workgroup: it reads the filter once."""
 
 
 class Tile(NamedTuple):
@@ -91,8 +90,9 @@ class ResidentFilter(Kernel[Layer]):
         if self._is_slower(layer, traits):
             return "with such a constant filter it was measured to be slower"
         tile, vectors = self._tile([a.out_size for a in axes], taps), c.in_channels // 8
-        if c.rows < _LEAST * self.resident * traits.cores * product(self.outputs):
-            return f"workgroups get fewer than {_LEAST} tiles"
+        least = measured.count(traits, SHADER, "tiles")  # of a workgroup: it reads the filter once
+        if c.rows < least * self.resident * traits.cores * product(self.outputs):
+            return f"workgroups get fewer than {least} tiles"
         if tile.pixels * vectors > _LOADS * 32 * self.subgroups:
             return "a tile has too many pixels for the registers"
         shared = 16 * tile.reach * (vectors + 1) + shared_bytes(f"{SHADER}.{self.variant}")

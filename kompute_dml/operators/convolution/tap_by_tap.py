@@ -17,8 +17,6 @@ SHADER = "convolution_bytes_coopmat"
 _CHUNK, _VECTOR = 64, 16
 """Channels of a step, and of a vector."""
 _MAX_TAPS = 32
-_START, _ALONE = 3.2, 1.8
-"""Microseconds of a dispatch, and how many workgroups take the time that one takes alone."""
 
 
 def lacks_bytes(layer: Layer, traits: DeviceTraits) -> str | None:
@@ -64,14 +62,16 @@ class TapByTap(Kernel[Layer]):
     def estimate(self, layer: Layer, traits: DeviceTraits) -> float:
         """Microseconds of the core with the most workgroups, and of packing. Measured are the
         workgroups that a core runs at a time, what it takes for a step of one, and what for the
-        beginning and end of one."""
+        beginning and end of one; and of all variants a dispatch, and how many workgroups take the
+        time that one takes alone."""
         c, known = layer.packed, measured.figures(traits.device_class, self.shader(layer))
+        start, alone = (measured.figure(traits, SHADER, name) for name in ("start", "alone"))
         resident, step, extra = (known[name] for name in ("resident", "step", "extra"))
         groups = -(-c.tiles(self.rows, self.columns) // traits.cores)
         rest = groups % resident
-        busy = groups - rest + (max(rest, _ALONE) if rest else 0)
+        busy = groups - rest + (max(rest, alone) if rest else 0)
         steps = -(-c.in_channels // _CHUNK) * c.first_taps
-        return _START + groups * extra + busy * steps * step + layer.packing
+        return start + groups * extra + busy * steps * step + layer.packing(traits)
 
     def lower(self, layer: Layer, p: PlanBuilder) -> None:
         end = ends.End(p, layer)

@@ -17,7 +17,6 @@ from ...lowering.kernel import Kernel
 from ...lowering.plan import TEMPORARY, Operand
 from ...runtime.shader_library import sizes
 from ...runtime.traits import DeviceTraits
-from ...sizes import within
 from . import ends, packing
 from .layer import Layer
 from .problem import Problem
@@ -25,12 +24,6 @@ from .problem import Problem
 UNITS, LINES, FLOATS = "convolution_coopmat", "convolution_lines", "convolution_floats"
 BLOCKS, DOTS, CORE = "convolution_blocks", "convolution_dots", "convolution"
 _SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
-_LEAST_STEPS = 4
-"""The least steps of K in a split."""
-_FAR = 16 << 20
-"""The least bytes of a filter that caches do not hold."""
-_WORTH_LINES, _WORTH_BLOCKS, _WORTH_LARGE_BLOCKS = 1 << 24, 1 << 20, 1 << 23
-"""The least multiplications for which a CPU uses the kernels of floats."""
 
 
 def _multiplications(c: Problem) -> int:
@@ -75,7 +68,8 @@ class Tiles(Kernel[Layer]):
             "fewer than 16 rows, output channels or products of each, or too many taps")
 
     def forms(self, layer: Layer, traits: DeviceTraits) -> Iterable[Tiles]:
-        most = 1 if layer.ends == "sums" else layer.packed.k // (self.tile[2] * _LEAST_STEPS)
+        least = measured.count(traits, CORE, "tile_steps")  # of K in a split
+        most = 1 if layer.ends == "sums" else layer.packed.k // (self.tile[2] * least)
         return [form for form in self._in_splits if form.splits == 1 or form.splits <= most]
 
     @functools.cached_property
@@ -86,25 +80,27 @@ class Tiles(Kernel[Layer]):
         """Microseconds of the core with the most workgroups, of adding splits, and of packing. Of a
         CPU only the order counts: loads take most of its time.
 
-        Measured are the workgroups that a core runs at a time (one alone takes 0.7 of the time of
-        all), its microseconds for a step of one workgroup, and the extra steps that the beginning
-        and the end cost."""
+        Measured are the workgroups that a core runs at a time, its microseconds for a step of one
+        workgroup, and the extra steps that the beginning and the end cost. Of all tiles: the part
+        of that time that one workgroup takes alone, the bytes of a filter that caches do not hold,
+        and how much longer a step takes then."""
         c, (rows, columns, depth) = layer.packed, self.tile
         if traits.is_cpu:
             waste = c.tiles(rows, columns) * rows * columns / (c.rows * c.out_channels * c.groups)
             return self.splits * waste * (1 + 128 / columns + 128 / rows)
         known = measured.figures(traits.device_class, f"{self.file}.{self.axes}")
         step, resident = known["step"], known["resident"]
-        if resident == 1 and layer.w.total_tensor_size_in_bytes > _FAR:
-            step *= 1.4  # no other workgroup hides the filter's latency
+        every = measured.figures(traits.device_class, CORE)
+        if resident == 1 and layer.w.total_tensor_size_in_bytes > every["far"]:
+            step *= every["from_far"]  # no other workgroup hides the filter's latency
         cores, groups = traits.cores, c.tiles(rows, columns) * self.splits
         rounds, rest = divmod(groups, cores * resident)
-        last = max(-(-rest // cores), 0.7 * resident) if rest else 0
+        last = max(-(-rest // cores), every["alone"] * resident) if rest else 0
         steps = math.ceil(math.ceil(c.k / depth) / self.splits) + known["extra"]
         time = (rounds * resident + last) * steps * step
         if self.splits > 1:
-            time += packing.adding(c, self.splits)
-        return time + layer.packing
+            time += packing.adding(c, self.splits, traits)
+        return time + layer.packing(traits)
 
     def lower(self, layer: Layer, p: PlanBuilder) -> None:
         ends.lower(p, layer, self)
@@ -158,7 +154,7 @@ class _Halves(_OnUnits):
 
     def estimate(self, layer: Layer, traits: DeviceTraits) -> float:
         time = super().estimate(layer, traits)
-        return packing.in_two(time) if self.splits > 1 else time
+        return packing.in_two(time, traits) if self.splits > 1 else time
 
 
 class _Bytes(_OnUnits):
@@ -281,8 +277,8 @@ class _Blocks(Tiles):
         known = sizes(f"{self.file}.{self.axes}")
         return known["rows"], known["columns"], 4
 
-    worth: range = range(0)
-    """Multiplications for which a CPU compiles it: large blocks take twice as long."""
+    is_large: bool = False
+    """Whether it is for many multiplications. A CPU compiles large blocks twice as long."""
 
     def serves(self, layer: Layer, traits: DeviceTraits) -> str | None:
         if not layer.type.is_float or not traits.slow_barriers or layer.is_narrow:
@@ -296,8 +292,10 @@ class _Blocks(Tiles):
 
     def estimate(self, layer: Layer, traits: DeviceTraits) -> float:
         if not traits.is_cpu:
-            return layer.packing  # as fast as what it was compared with: nothing
-        return 0.5 if within(_multiplications(layer.packed), self.worth) else 1
+            return layer.packing(traits)  # as fast as what it was compared with: nothing
+        large = _multiplications(layer.packed) >= measured.figure(
+            traits, CORE, "worth_large_blocks")
+        return 0.5 if large == self.is_large else 1
 
     def dispatch(
         self, p: PlanBuilder, c: Problem, y: Operand, y_strides: Ints, spec: Mapping[str, int],
@@ -350,12 +348,12 @@ class Core(Kernel[Layer]):
         if layer.is_narrow:
             return 1e9  # most columns of its tiles are empty
         if traits.is_cpu:
-            worth = _WORTH_BLOCKS if traits.slow_barriers else _WORTH_LINES
-            return 0 if _multiplications(c) < worth else 1e9
+            worth = "worth_blocks" if traits.slow_barriers else "worth_lines"
+            return 0 if _multiplications(c) < measured.figure(traits, CORE, worth) else 1e9
         if layer.fills_fragments and layer.has_units(traits):
             return 1e9  # they would be idle
         tiles = -(-c.tiles(64, 64) // traits.cores)
-        speed = measured.figures(traits.device_class, CORE)["speed"]
+        speed = measured.figure(traits, CORE, "speed")
         return tiles * 2 * 64 * 64 * c.k / 1e6 / speed
 
     def lower(self, layer: Layer, p: PlanBuilder) -> None:
@@ -369,6 +367,4 @@ BYTES = tuple(_Bytes(f"i8.{tile}") for tile in (
 OF_DOTS = (_Dots("t128"), _Dots("t128x64"), _Dots("t64"))
 OF_LINES = (_Lines("t128", adds_tails=False), _Lines("t128x64"), _Lines("t64"))
 WIDE = (_Wide("t192x128"),)
-OF_BLOCKS = (
-    _Blocks("t8", worth=range(_WORTH_LARGE_BLOCKS)),
-    _Blocks("t16", worth=range(_WORTH_LARGE_BLOCKS, 1 << 62)))
+OF_BLOCKS = (_Blocks("t8"), _Blocks("t16", is_large=True))

@@ -28,8 +28,6 @@ _COLUMNS = 4
 """As the shader has it: those of an invocation."""
 _HELD_BYTES = 1 << 14
 """The most bytes of A in shared memory."""
-_PLACES = {1: 3, 2: 2}
-"""Workgroups for which a core has registers, by rows of a tile."""
 _LONGEST_A = 1 << 14
 """The most of K of a part, where A lies in shared memory."""
 
@@ -150,7 +148,9 @@ class _Rows(_Fused):
                   "HOLDS_FLOATS": floats})
         if traits.is_cpu or height > 2:
             return launch
-        tiles, places = launch.tiles(g), _PLACES[height] * traits.cores
+        # Workgroups for which a core has registers.
+        at_once = measured.count(traits, self.variant, "at_once")
+        tiles, places = launch.tiles(g), at_once * traits.cores
 
         def time(parts: int) -> float:
             return -(-tiles * parts // places) / parts + known["part"] * parts
@@ -182,7 +182,7 @@ class _Units(_Fused):
         return None
 
     def estimate(self, g: BlockedProduct, traits: DeviceTraits) -> float:
-        worth = measured.figures(traits.device_class, "gemm_blocked_weights_coopmat")["worth"]
+        worth = measured.figure(traits, "gemm_blocked_weights_coopmat", "worth")
         return 0.0 if g.k * g.columns >= worth else 2.0
 
     def launch(self, g: BlockedProduct, traits: DeviceTraits) -> FloatLaunch:

@@ -23,28 +23,19 @@ PLAIN_ROW = "gemm_decode_plain_row"
 MOST_PARTS, MOST_ROWS = 3, 8
 INVOCATIONS, LANES = 128, 32
 TEAMS = INVOCATIONS // LANES
-_FEW_COLUMNS = 64
-"""With fewer columns for each core, a team takes two, else four: then there are enough teams."""
 _HELD_BYTES, _OTHER_BYTES = 40 << 10, 6 << 10
 """The most bytes of rows in shared memory, and what the shader takes beside."""
-_WORKERS = 4
-"""The most workgroups for each core."""
 _PLAIN_INVOCATIONS, _PAIRS_AT_ONCE = 256, 2
-_FEW_TILES, _FEW_ROWS = 2, 2
-"""With no more tiles for each core, and no more rows, a workgroup of the plain kernel has twice as
-many invocations."""
 _PLAIN_OTHER_BYTES = 40
 """Of shared memory for each invocation of it, beside the rows."""
 ACROSS = (8, 4, 2)
 """How many vectors of eight columns a workgroup may take."""
 _LARGEST_TEAM, _ROW_INVOCATIONS = 512, 128
 """The most invocations along K, and the least of a workgroup, of the kernel of one row."""
-_ROW_COLUMNS, _ROW_TURNS = 4, 64
-"""Columns of a team of it, and the most turns."""
+_ROW_COLUMNS = 4
+"""Columns of a team of it."""
 _ROW_EACH = 32
 """Elements of its vectors, of 4 bits."""
-_ROW_RESIDENT = 640
-"""Invocations of it for each core, unless it takes turns."""
 _PLAIN_ROW_INVOCATIONS, _PLAIN_ROW_EACH = 512, 8
 """Invocations of the kernel of one row by FLOAT16, or twice as many for few tiles, and elements of
 the row that one has at a time."""
@@ -166,7 +157,9 @@ class _Blocks(_Several):
         d = p.desc
         first, *others = products = [*parts(d)]
         gated, each = bool(d.gated), 128 // g.bits
-        columns = 4 if gated or sum(g.columns) >= _FEW_COLUMNS * p.device.cores else 2
+        known, cores = measured.figures(p.device.device_class, SHADER), p.device.cores
+        # With few columns for each core a team takes two: then there are enough teams.
+        columns = 4 if gated or sum(g.columns) >= known["few_columns"] * cores else 2
         tile = TEAMS * (columns // 2 if gated else columns)
         starts, tiles = [], first.b.sizes[-1] // tile
         for part in others if not gated else ():
@@ -176,7 +169,7 @@ class _Blocks(_Several):
         fits = room // (16 * g.height * each // 8) - 2
         held = min(-(-g.k // (each * LANES)), max(1, fits // LANES)) * LANES
         # Where the rows stay in shared memory, a workgroup takes several tiles.
-        workers = min(tiles, _WORKERS * p.device.cores) if held * each >= g.k else tiles
+        workers = min(tiles, int(known["workers"]) * cores) if held * each >= g.k else tiles
         p.dispatch(
             self.shader(g), workers, **_operands(p, products),
             push={"rows": g.rows, "K": g.k, "tiles": tiles, "workers": workers,
@@ -219,8 +212,9 @@ class _Plain(_Several):
         for width in widths[1:]:
             starts.append(tiles)
             tiles += width // (8 * across)
-        invocations = 2 * _PLAIN_INVOCATIONS
-        if g.height > _FEW_ROWS or tiles > _FEW_TILES * p.device.cores or (
+        known, invocations = measured.figures(p.device.device_class, PLAIN), 2 * _PLAIN_INVOCATIONS
+        # Of few rows and few tiles, a workgroup has twice as many invocations.
+        if g.height > known["few_rows"] or tiles > known["few_tiles"] * p.device.cores or (
                 p.device.max_invocations < invocations
                 or p.device.max_shared_memory < _HELD_BYTES + _PLAIN_OTHER_BYTES * invocations):
             invocations = _PLAIN_INVOCATIONS
@@ -228,7 +222,8 @@ class _Plain(_Several):
         room = min(_HELD_BYTES, p.device.max_shared_memory - _PLAIN_OTHER_BYTES * invocations)
         step = _PAIRS_AT_ONCE * teams
         held = min(-(-g.k // (2 * step)), max(1, room // (4 * g.height) // step)) * step
-        workers = min(tiles, _WORKERS * p.device.cores) if 2 * held >= g.k else tiles
+        most = int(known["workers"]) * p.device.cores
+        workers = min(tiles, most) if 2 * held >= g.k else tiles
         p.dispatch(
             self.shader(g), workers, **_operands(p, products),
             push={"rows": g.rows, "K": g.k, "tiles": tiles, "workers": workers,
@@ -264,7 +259,7 @@ class _Row(DecodeKernel):
 
     def pays(self, g: DecodeProblem, traits: DeviceTraits) -> bool:
         # 0 for classes in which it was not measured.
-        return g.elements <= measured.figures(traits.device_class, ROW)["elements"]
+        return g.elements <= measured.figure(traits, ROW, "elements")
 
     def lower(self, g: DecodeProblem, p: PlanBuilder) -> None:
         d = p.desc
@@ -273,8 +268,10 @@ class _Row(DecodeKernel):
         teams = max(1, min(_ROW_INVOCATIONS, p.device.max_invocations) // team)
         columns = teams * (_ROW_COLUMNS // 2 if gated else _ROW_COLUMNS)
         tiles = [-(-n // columns) for n in (g.columns[:1] if gated else g.columns)]
-        resident = max(1, _ROW_RESIDENT // (team * teams)) * p.device.cores
-        turns = min(_ROW_TURNS, -(-sum(tiles) // resident))
+        # With more invocations than a core runs at a time, they take turns.
+        known = measured.figures(p.device.device_class, ROW)
+        resident = max(1, int(known["resident"]) // (team * teams)) * p.device.cores
+        turns = min(int(known["turns"]), -(-sum(tiles) // resident))
         workers = [-(-n // turns) for n in tiles]
         starts = [sum(workers[:n]) for n in range(1, len(workers))]
         p.dispatch(
@@ -313,7 +310,7 @@ class _PlainRow(DecodeKernel):
 
     def pays(self, g: DecodeProblem, traits: DeviceTraits) -> bool:
         # 0 for classes in which it was not measured.
-        return measured.figures(traits.device_class, PLAIN_ROW)["workgroups"] > 0
+        return measured.figure(traits, PLAIN_ROW, "workgroups") > 0
 
     def lower(self, g: DecodeProblem, p: PlanBuilder) -> None:
         d = p.desc
@@ -323,8 +320,8 @@ class _PlainRow(DecodeKernel):
         able = [n for n in _PLAIN_ROW_ACROSS if n <= least and not any(
             width % (8 * n) for width in widths)]
         # The widest that leaves tiles enough, of which a gated one has two matrices.
-        enough = p.device.cores * (2 if gated else 1) * measured.figures(
-            p.device.device_class, PLAIN_ROW)["workgroups"]
+        enough = p.device.cores * (2 if gated else 1) * measured.figure(
+            p.device, PLAIN_ROW, "workgroups")
         across = next((n for n in able if sum(widths) >= 8 * n * enough), able[-1])
         tiles = [width // (8 * across) for width in widths]
         starts = [sum(tiles[:n]) for n in range(1, len(tiles))]

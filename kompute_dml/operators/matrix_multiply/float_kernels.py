@@ -73,8 +73,6 @@ class _Tile(FloatKernel):
     """A workgroup computes a tile. Several workgroups may share its K."""
 
     variant: str
-    busy: int
-    """The workgroups for each core that a split of K aims at."""
     split: bool = False
     parts: int = 0
     """The parts of K in a split; 0: as many as ``busy`` asks for."""
@@ -98,8 +96,13 @@ class _Tile(FloatKernel):
     def k(self) -> int:
         return self.sizes["k"]
 
+    def busy(self, traits: DeviceTraits) -> int:
+        """The workgroups that a split of K aims at."""
+        variant = self.variant.removesuffix(".bfloat16")
+        return measured.count(traits, variant, "busy") * traits.cores
+
     def launch(self, g: FloatProduct, traits: DeviceTraits) -> FloatLaunch:
-        busy = self.busy * traits.cores if self.split and not self.parts else 0
+        busy = self.busy(traits) if self.split and not self.parts else 0
         return FloatLaunch(
             self.variant, self.rows, self.columns, self.k, self.each, _loops(self.k, traits),
             self.parts or 1, busy)
@@ -119,7 +122,7 @@ class _Tile(FloatKernel):
         whose K is split if that makes four parts or more."""
         if is_smallest:
             known = measured.figures(traits.device_class, "gemm_coopmat")
-            few = 4 * g.tiles(self.rows, self.columns) < self.busy * traits.cores and (
+            few = 4 * g.tiles(self.rows, self.columns) < self.busy(traits) and (
                 g.k >= known["split_k"])
             return 50.0 - few if self.split else 49.5
         if self.split or not g.fills(self.rows, self.columns, traits.cores):
@@ -148,7 +151,7 @@ class _Sums(_Tile):
         launch = super().launch(g, traits)
         if traits.is_cpu:
             return launch  # measured are GPUs
-        return replace(launch, apart=int(measured.figures(traits.device_class, "gemm")["apart"]))
+        return replace(launch, apart=measured.count(traits, "gemm", "apart"))
 
     def estimate(self, g: FloatProduct, traits: DeviceTraits) -> float:
         if traits.is_cpu:
@@ -163,7 +166,7 @@ class _Sums(_Tile):
         known = measured.figures(traits.device_class, self.variant)
         step, alone, together = (known[name] for name in ("step", "alone", "together"))
         # Where nothing else reads the same rows:
-        slower = 1.25 if self.columns < self.rows and g.columns <= self.columns else 1.0
+        slower = every["alone"] if self.columns < self.rows and g.columns <= self.columns else 1.0
         part_k = self.launch(g, traits).part_k(g)
         parts = -(-g.k // part_k)
         rounds, rest = divmod(-(-g.tiles(self.rows, self.columns) * parts // traits.cores),
@@ -251,8 +254,9 @@ class _Skinny(FloatKernel):
         return _SLOW if slow else _VECTORS
 
     def launch(self, g: FloatProduct, traits: DeviceTraits) -> FloatLaunch:
+        busy = measured.count(traits, "gemm_few_rows", "busy") * traits.cores
         return FloatLaunch(self.variant, self.rows, self.columns, self.k,
-                           longest=_loops(self.k, traits), busy=4 * traits.cores)
+                           longest=_loops(self.k, traits), busy=busy)
 
 
 # FLOAT16 on matrix units
@@ -272,7 +276,7 @@ def multiplies(
         return False
     if g.element == "bf16":
         return True
-    worth = measured.figures(traits.device_class, "gemm_coopmat")["worth"]
+    worth = measured.figure(traits, "gemm_coopmat", "worth")
     if g.is_rounded or traits.slow_barriers:
         return g.is_rounded
     return (g.multiplications >= worth or all(g.vectors(side, 8) for side in "ab")
@@ -281,12 +285,12 @@ def multiplies(
 
 def _is_large(g: FloatProduct, traits: DeviceTraits) -> bool:
     """Whether few rows are multiplied by elements of B straight from memory."""
-    return g.b_size >= measured.figures(traits.device_class, "gemm_few_rows_coopmat")["worth"]
+    return g.b_size >= measured.figure(traits, "gemm_few_rows_coopmat", "worth")
 
 
 def _in_pieces(g: FloatProduct, traits: DeviceTraits) -> bool:
     """The same where A or B has no vectors of 16 bytes, so that others copy it."""
-    worth = measured.figures(traits.device_class, "gemm_few_rows_coopmat")["worth_pieces"]
+    worth = measured.figure(traits, "gemm_few_rows_coopmat", "worth_pieces")
     return (fragment_axis(g, traits) != "" and g.b_size >= worth and g.widest("a")[0] == "k"
             and not all(g.vectors(side, 8) for side in "ab"))
 
@@ -369,12 +373,9 @@ class _PackedB(_OnUnits):
     """B in the order of matrix units. Its tiles pay off even if a tenth of the cores has none."""
 
     variant = "gemm_coopmat.t64x256p"
-    _WORTH_WHOLE_SLICES = 2048
-    """The least columns for which A is copied so that K fills the last slice: a kernel whose K ends
-    inside one takes a fifth longer."""
 
     def serves(self, g: FloatProduct, traits: DeviceTraits) -> str | None:
-        least = measured.figures(traits.device_class, self.variant)["k"]
+        least = measured.figure(traits, self.variant, "k")
         if g.k < least or not traits.fragments_alike:
             return f"K is below {least}, or nobody knows where elements of fragments lie"
         return super().serves(g, traits)
@@ -394,7 +395,9 @@ class _PackedB(_OnUnits):
     def prepared(self, g: FloatProduct, p: PlanBuilder) -> FloatProduct:
         k, way = g.k, g.vectors("a", 8)
         views = {"b": packed(p, g.views["b"], g.vectors("b", 8))}
-        if not way or g.columns >= self._WORTH_WHOLE_SLICES:
+        # A kernel whose K ends inside a slice takes a fifth longer. From so many columns on that
+        # makes up for a copy of A.
+        if not way or g.columns >= measured.figure(p.device, self.variant, "whole_columns"):
             k = -(-k // self.sizes["k"]) * self.sizes["k"]  # packed B has zeros there
         if not way or k > g.k:
             views["a"] = repacked(p, "a", k - g.k)
@@ -433,7 +436,7 @@ class _Direct(_OnUnits):
             spec={"LOCAL_SIZE": 32 * along * self.sizes["parts"], "ENDS_INSIDE": ends})
 
     def estimate(self, g: FloatProduct, traits: DeviceTraits) -> float:
-        if g.k < measured.figures(traits.device_class, "gemm_direct_coopmat")["sliced_k"]:
+        if g.k < measured.figure(traits, "gemm_direct_coopmat", "sliced_k"):
             return _UNITS + _LAST
         return _UNITS + self._rank(g, traits)
 
@@ -449,9 +452,9 @@ class _DirectSmall(_Direct):
 
     def along(self, g: FloatProduct, traits: DeviceTraits) -> int:
         known = measured.figures(traits.device_class, self.variant)
-        if g.k <= measured.figures(traits.device_class, "gemm_direct_coopmat")["at_once"]:
+        if g.k <= measured.figure(traits, "gemm_direct_coopmat", "at_once"):
             return 1
-        long = g.k >= measured.figures(traits.device_class, "gemm_coopmat")["long_k"]
+        long = g.k >= measured.figure(traits, "gemm_coopmat", "long_k")
         return int(known["long_subgroups" if long else "subgroups"])
 
     def estimate(self, g: FloatProduct, traits: DeviceTraits) -> float:
@@ -494,8 +497,7 @@ def height_of_fragments(g: FloatProduct, traits: DeviceTraits) -> int:
 
 def _is_wide(g: FloatProduct, traits: DeviceTraits) -> bool:
     """Whether B has so many columns that fewer subgroups share one."""
-    return g.columns * g.batches >= measured.figures(
-        traits.device_class, "gemm_few_rows_coopmat")["columns"]
+    return g.columns * g.batches >= measured.figure(traits, "gemm_few_rows_coopmat", "columns")
 
 
 def fragment_axis(g: FloatProduct, traits: DeviceTraits) -> str:
@@ -578,12 +580,12 @@ KERNELS: tuple[FloatKernel, ...] = (
                                                    ("n4", (1, 8, 16))) for rows in heights),
     _PackedB(), _DirectSmall("t32k", "k"), _DirectSmall("t32n", "mn"),
     _DirectSquare("t64k", "k"), _DirectSquare("t64s", "mn"), _Direct("t128x64s", "mn"),
-    _Coopmat("gemm_coopmat.t128", 2), _Coopmat("gemm_coopmat.t64", 3),
-    _Deep("gemm_coopmat.t64d", 1), _Flat("gemm_coopmat.t32x64", 1),
-    _Small("gemm_coopmat.t32", 4), _Small("gemm_coopmat.t16", 2),
-    *(_Only(f"gemm_coopmat.{tile}", 3) for tile in ("t64m8n16", "t32m8n8", "t16m8n8d8")),
-    _Sums("gemm.t128", 2), _Sums("gemm.t64", 4), _Sums("gemm.t32", 8),
-    _Oblong("gemm.t128x64", 3), _Oblong("gemm.t128x64d", 2), _Oblong("gemm.t32x64", 6))
+    _Coopmat("gemm_coopmat.t128"), _Coopmat("gemm_coopmat.t64"),
+    _Deep("gemm_coopmat.t64d"), _Flat("gemm_coopmat.t32x64"),
+    _Small("gemm_coopmat.t32"), _Small("gemm_coopmat.t16"),
+    *(_Only(f"gemm_coopmat.{tile}") for tile in ("t64m8n16", "t32m8n8", "t16m8n8d8")),
+    _Sums("gemm.t128"), _Sums("gemm.t64"), _Sums("gemm.t32"),
+    _Oblong("gemm.t128x64"), _Oblong("gemm.t128x64d"), _Oblong("gemm.t32x64"))
 
 
 OF_BFLOAT16: tuple[FloatKernel, ...] = tuple(

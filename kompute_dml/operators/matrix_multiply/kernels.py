@@ -47,9 +47,8 @@ class IntegerKernel(Kernel[Product]):
     have no zero points."""
     makes_sums = False
     """Whether separate workgroups compute the sums, each for as many rows as a tile has."""
-    busy = 0
-    """Workgroups that keep a device busy. With fewer tiles, several workgroups split K of a tile. 0
-    for shaders that cannot split K."""
+    splits_k = False
+    """Whether several workgroups may split K of a tile."""
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -79,13 +78,17 @@ class IntegerKernel(Kernel[Product]):
         """Workgroups that compute the sums of these sides."""
         return sum(-(-product.row_count(side) // self.rows) for side in sides)
 
-    def parts(self, product: Product, k: int, variant: Variant) -> int:
-        """Workgroups that split K of a tile into parts, equal but for the last one."""
-        if not self.busy:
+    def parts(
+        self, product: Product, k: int, variant: Variant, traits: DeviceTraits
+    ) -> int:
+        """Workgroups that split K of a tile into parts, equal but for the last one: as many as keep
+        the device busy."""
+        if not self.splits_k:
             return 1
         _, vectors = variant.spec_ids["PART_VECTORS"]
         pieces = -(-k // (16 * vectors))
-        wanted = max(1, self.busy // self.tiles(product))
+        busy = measured.count(traits, self.variant, "busy")
+        wanted = max(1, busy // self.tiles(product))
         return -(-pieces // -(-pieces // wanted))
 
     def lower(self, product: Product, p: PlanBuilder) -> None:
@@ -193,7 +196,7 @@ class _Vectors(_Skinny):
 class _Columns(_Vectors):
     """The same of a B whose columns are contiguous."""
 
-    busy: int = 0
+    splits_k = True
 
     def estimate(self, product: Product, traits: DeviceTraits) -> float:
         counts = self.axes.startswith("n_contiguous64")
@@ -216,13 +219,13 @@ class _Subgroups(_Skinny):
     def estimate(self, product: Product, traits: DeviceTraits) -> float:
         # With four rows a lane reads one vector at a time, so it takes many lanes to keep a device
         # busy.
-        columns = measured.figures(traits.device_class, self.file)["columns"]
+        columns = measured.figure(traits, self.file, "columns")
         busy = product.rows == 1 or (product.rows > 2 and product.columns >= columns)
         return _SKINNY + (10 if busy else 25) + self.rows / 100
 
 
 class _SkinnyOnUnits(_Skinny):
-    """Matrix units, which pay off from five rows on."""
+    """Matrix units, which pay off from some rows on."""
 
     file = SHADER + "_few_rows_coopmat"
 
@@ -239,7 +242,8 @@ class _SkinnyOnUnits(_Skinny):
         return super().serves(product, traits)
 
     def estimate(self, product: Product, traits: DeviceTraits) -> float:
-        return _SKINNY + (10 if product.rows > 4 else 30) + self._rank(product, traits)
+        few = measured.figure(traits, SHADER + "_few_rows_coopmat", "few_rows")
+        return _SKINNY + (10 if product.rows > few else 30) + self._rank(product, traits)
 
     def _rank(self, product: Product, traits: DeviceTraits) -> float:
         """With one tile per core, tiles get more subgroups. Larger tiles would leave cores idle."""
@@ -247,7 +251,7 @@ class _SkinnyOnUnits(_Skinny):
         return float(self.axis == "k" and more != self._has_few_tiles(product, traits))
 
     def _has_few_tiles(self, product: Product, traits: DeviceTraits) -> bool:
-        few = measured.figures(traits.device_class, SHADER + "_few_rows_coopmat")["few_tiles"]
+        few = measured.figure(traits, SHADER + "_few_rows_coopmat", "few_tiles")
         return product.batches * -(-product.columns // 32) < few
 
     def _is_wide(self, product: Product, traits: DeviceTraits) -> bool:
@@ -262,7 +266,7 @@ class _SkinnyOnUnits(_Skinny):
 class _Transposed(_SkinnyOnUnits):
     """Wide tiles of rows of B, which are transposed."""
 
-    busy: int = 128
+    splits_k = True
     file = SHADER + "_few_rows_transposed"
 
     def serves(self, product: Product, traits: DeviceTraits) -> str | None:
@@ -321,7 +325,7 @@ class _Tile(_OfSizes):
         raise NotImplementedError
 
     def figure(self, traits: DeviceTraits, name: str) -> float:
-        return measured.figures(traits.device_class, self.variant)[name]
+        return measured.figure(traits, self.variant, name)
 
     def estimate(self, product: Product, traits: DeviceTraits) -> float:
         # Repacking is a separate dispatch: small products take less time without it.
@@ -355,7 +359,7 @@ class _Large(_Tile):
         """Whether a separate dispatch computes the sums. Row sums are computed while a side is
         repacked. A dispatch for the other side pays off from many tiles on."""
         ready = [side for side in self.summed(product) if is_readable(product, side, 128)]
-        many = measured.figures(traits.device_class, self.file)["gathers"]
+        many = measured.figure(traits, self.file, "gathers")
         return not ready or (len(ready) == 1 and product.tiles(128, 128) >= many)
 
 
@@ -458,9 +462,8 @@ KERNELS: tuple[IntegerKernel, ...] = (
       for kind, shape in ((_WideFlat, "flat"), (_WideSquare, "square"))),
     *(_Vectors(f"k_contiguous-r{rows}", rows, columns, 16)
       for rows, columns in ((1, 8), (2, 16), (4, 8), (8, 16))),
-    *(_Columns(f"{axis}-r{rows}", rows, 128, axis="n", busy=busy)
-      for axis in ("n_contiguous64", "n_contiguous")
-      for rows, busy in ((1, 896), (2, 896), (4, 660), (8, 264))),
+    *(_Columns(f"{axis}-r{rows}", rows, 128, axis="n")
+      for axis in ("n_contiguous64", "n_contiguous") for rows in (1, 2, 4, 8)),
     _Subgroups("r1", 1, 4, 16), _Subgroups("r4", 4, 16, 16),
     _SkinnyOnUnits("k_contiguous", 16, 32, 16), _SkinnyOnUnits("k_contiguous8", 16, 32, 16),
     _SkinnyOnUnits("n_contiguous", 16, 32, axis="n"),
@@ -524,7 +527,7 @@ class _Lowering:
         if self.made:
             return self.p.zeroed(4, 1)
         if "parts" in self.variant.push_fields and (
-                self.kernel.parts(self.product, k, self.variant) > 1):
+                self.kernel.parts(self.product, k, self.variant, self.p.device) > 1):
             sums = self.kernel.rows * self.kernel.columns + 2
             return self.p.zeroed(4, self.kernel.tiles(self.product) * sums)
         return UNUSED
@@ -558,7 +561,7 @@ class _Lowering:
             push |= repacked.strides()
             spec |= repacked.spec("REPACKED")
         if "parts" in variant.push_fields:
-            parts = kernel.parts(product, k, variant)
+            parts = kernel.parts(product, k, variant, self.p.device)
             groups *= parts
             if repacked is not None:
                 operands |= {side: repacked.elements(side, index, begin, k) for side in "ab"}
