@@ -10,6 +10,7 @@ memory of the operator.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -285,25 +286,45 @@ class ListedSteps:
         self.needed = np.flatnonzero(is_needed[:-1]).tolist()
         """The sources of all steps."""
         self._bound: list[_BoundSteps] = []
-        self.runs = self.binds = 0
+        """The last used ones at the end, as are those of a layout of memory where what moves lies
+        in these blocks."""
+        self._found: list[
+            tuple[weakref.ref[PlacedSources], Sequence[Block], _BoundSteps]] = []
+        self._runs = self._binds = 0
         """How often they came, and how often with blocks to which they were not bound."""
 
+    def found(self, layout: PlacedSources, moving: Sequence[Block]) -> _BoundSteps | None:
+        """The steps in a layout, where what moves lies in these blocks, if they came so before."""
+        self._runs += 1
+        for i, (known, blocks, bound) in enumerate(self._found):
+            if known() is layout and blocks == moving:
+                self._found.append(self._found.pop(i))
+                return bound
+        return None
+
     def bound(
-        self, blocks: Sequence[Block], pipelines: KnownPipelines, bases: np.ndarray,
-        moves: np.ndarray,
-    ) -> _BoundSteps:
-        """The steps, where sources lie in these blocks and, unless they move, at these bytes."""
+        self, layout: PlacedSources, moving: Sequence[Block], blocks: Sequence[Block],
+        pipelines: KnownPipelines, bases: np.ndarray, moves: np.ndarray,
+    ) -> _BoundSteps | None:
+        """The steps, where sources lie in these blocks and, unless they move, at these bytes. None
+        while other blocks come so often that binding to them takes longer than it saves."""
         needed = [blocks[i] for i in self.needed]
         stay = np.where(moves, -1, bases)[self.needed]
-        for i, known in enumerate(self._bound):
-            if known.blocks == needed and np.array_equal(known.stay, stay):
-                self._bound.append(self._bound.pop(i))
-                return known
-        pipelines_of = [p for piece in self.pieces
-                        for p in piece.bound(self.device, blocks, pipelines)]
-        self._bound.append(_BoundSteps(self, needed, stay, pipelines_of, moves))
-        del self._bound[:-MAX_BOUND]
-        return self._bound[-1]
+        bound = next((known for known in self._bound
+                      if known.blocks == needed and np.array_equal(known.stay, stay)), None)
+        if bound is not None:
+            self._bound.remove(bound)
+        elif self._binds > MAX_BOUND and self._binds * _WORTH_BINDING > self._runs:
+            return None
+        else:
+            self._binds += 1
+            bound = _BoundSteps(self, needed, stay, [
+                p for piece in self.pieces
+                for p in piece.bound(self.device, blocks, pipelines)], moves)
+        self._bound.append(bound)
+        self._found.append((weakref.ref(layout), moving, bound))
+        del self._bound[:-MAX_BOUND], self._found[:-MAX_BOUND]
+        return bound
 
     def all_words(self, bases: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """The push words of all dispatches."""
@@ -340,8 +361,6 @@ class PlacedSources:
         self._parts = np.zeros((2, 0), np.int64)
         self._in_moving, self._moves = np.zeros(0, np.int64), np.zeros(0, bool)
         """The sources in what moves, and by source whether its place may change."""
-        self._bound: list[tuple[ListedSteps, Sequence[Block], _BoundSteps]] = []
-        """Steps, where what moves lies in these blocks."""
         self._pipelines: KnownPipelines = {}
 
     def _extend(self) -> None:
@@ -412,24 +431,16 @@ class PlacedSources:
 
     def _bound_to(self, steps: ListedSteps, blocks: Sequence[Block], bases: np.ndarray
                   ) -> _BoundSteps | None:
-        """The steps, where what moves lies in these blocks. None while other blocks come so often
-        that binding to them takes longer than it saves."""
-        steps.runs += 1
-        for known_steps, known_blocks, bound in self._bound:
-            if known_steps is steps and known_blocks == blocks:
-                return bound
-        if steps.binds > MAX_BOUND and steps.binds * _WORTH_BINDING > steps.runs:
-            return None
-        steps.binds += 1
+        """The steps, where what moves lies in these blocks. None if it is not worth that."""
+        bound = steps.found(self, blocks)
+        if bound is not None:
+            return bound
         left = iter(blocks)
         each = [next(left) if a is None else a.block for a in self._allocations]
         if len(self._pipelines) > _MAX_PIPELINES:
             self._pipelines.clear()
-        bound = steps.bound(
-            [each[i] for i in self._which.tolist()], self._pipelines, bases, self._moves)
-        self._bound.append((steps, blocks, bound))
-        del self._bound[:-MAX_BOUND]
-        return bound
+        return steps.bound(self, blocks, [each[i] for i in self._which.tolist()],
+                           self._pipelines, bases, self._moves)
 
 
 class _BoundSteps:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ import onnx
 import kompute_dml as dml
 from kompute_dml.bench import growing
 from kompute_dml.bench.decoders import Shape
+from kompute_dml.compiler import CompiledOperator
+from kompute_dml.graph.listed import MAX_BOUND
 from kompute_dml.graph.open_plan import MAX_LISTINGS
 from kompute_dml.onnx.fusion import fuse
 from kompute_dml.onnx.model import read
@@ -94,3 +97,38 @@ def test_lengths_that_run_together_record_anew_what_changes(
     assert bool(recorded) == own.runtime.engine.records_many
     assert moves == 0 or not recorded
     assert all(2 * anew < count for anew, count in recorded)
+
+
+def test_kernels_that_came_before_stay_bound(
+    own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lengths whose kernels differ come in any order. However many choices of kernels there are,
+    each is recorded by one call where it came before."""
+    shape = Shape("narrow", 2, 64, 4, 2, 16, 64, 128, 16, positions=160)
+    graph = read(onnx.load_model_from_string(growing.decoder(shape, rng, small=False)))
+    region = Region(own, fuse(graph), graph.inputs, graph.outputs)
+    alone: list[int] = []
+    run_alone = CompiledOperator.run
+
+    def note(self: CompiledOperator, *places: Any) -> None:
+        alone.append(1)
+        run_alone(self, *places)
+
+    def run(n: int) -> None:
+        values = growing.step(shape, n, rng)
+        region.launch([values[x.name] for x in graph.inputs])
+        own.synchronize()
+
+    lengths = [*range(97, 145)]
+    for n in lengths:
+        run(n)
+    assert sum(plan.listed for plan in region._open.plans) > MAX_BOUND or (
+        not own.runtime.engine.records_many)
+    run(max(lengths))  # the memory is that of the largest one
+    for n in lengths:
+        run(n)
+    monkeypatch.setattr(CompiledOperator, "run", note)
+    for _ in range(3):
+        for n in rng.permutation(lengths).tolist():
+            run(n)
+    assert bool(alone) != own.runtime.engine.records_many
