@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,12 +13,7 @@ from ..layout import broadcast_sizes, pad_left
 from ..operators.matrix_multiply.bfloat16 import NarrowGemmDesc
 from ..operators.matrix_multiply.float_kernels import multiplies_bfloat16
 from ..operators.matrix_multiply.gemm import GemmOperatorDesc
-from ..operators.matrix_multiply.grouped import (
-    GroupedGemmDesc,
-    GroupRowsDesc,
-    tile_count,
-    tile_rows,
-)
+from ..operators.matrix_multiply.grouped import GroupedGemmDesc, GroupRowsDesc, RowTiles
 from ..operators.matrix_multiply.integer import MatrixMultiplyIntegerOperatorDesc
 from ..operators.matrix_multiply.quantized import QuantizedLinearMatrixMultiplyOperatorDesc
 from ..operators.matrix_multiply.to_float import MatrixMultiplyIntegerToFloatOperatorDesc
@@ -91,36 +86,19 @@ def gemm_of_bfloat16(
     return y
 
 
-class RowTiles(NamedTuple):
-    """Rows in tiles of one group each."""
-
-    groups: Tensor
-    """The group of each tile, and how many tiles have rows."""
-    rows: Tensor
-    """The row at each place."""
-    places: Tensor
-    """The place of each row, 0 for one that has no group."""
-    each: int
-    """The rows of a tile."""
-
-
-def rows_in_tiles(indices: Tensor, groups: int, filler: int = 0) -> RowTiles:
+def rows_in_tiles(indices: Tensor, groups: int, filler: int = 0) -> RowTiles[Tensor]:
     """Tiles of rows whose groups are ``indices``, of 32 bits. ``filler`` is at places without
     a row."""
     device = device_of(indices)
-    (count,) = indices.sizes
-    each = tile_rows(_traits_of(device), count, groups)
-    tiles = tile_count(count, groups, each)
-    of_tiles, rows, places = (device.empty((n,), DataType.UINT32)
-                              for n in (tiles + 1, tiles * each, count))
-    run(GroupRowsDesc, device, {
-        "input_tensor": indices, "output_count_tensor": of_tiles,
-        "output_coordinates_tensor": rows, "output_places_tensor": places},
-        groups=groups, each=each, per=1, filler=filler)
-    return RowTiles(of_tiles, rows, places, each)
+    tiles: RowTiles[Tensor] = RowTiles.of(
+        _traits_of(device), indices.sizes[0], groups,
+        lambda count: device.empty((count,), DataType.UINT32))
+    run(GroupRowsDesc, device, tiles.sorting(indices), groups=groups, each=tiles.each, per=1,
+        filler=filler)
+    return tiles
 
 
-def gemm_of_tiles(a: Tensor, b: Tensor, tiles: RowTiles) -> Tensor | None:
+def gemm_of_tiles(a: Tensor, b: Tensor, tiles: RowTiles[Tensor]) -> Tensor | None:
     """Tiles of rows by the matrix of each one's group, of {groups, K, N}. UINT16 is BFLOAT16; None
     on a device without matrix units for it."""
     device = device_of(a, b)

@@ -11,8 +11,8 @@ import kompute_dml as dml
 from emulated_units import multiply_bfloat16
 from kompute_dml import tuning
 from kompute_dml.functions.call import run
-from kompute_dml.functions.matrix_multiply import RowTiles, gemm_of_tiles, rows_in_tiles
-from kompute_dml.operators.matrix_multiply.grouped import GroupedGemmDesc
+from kompute_dml.functions.matrix_multiply import gemm_of_tiles, rows_in_tiles
+from kompute_dml.operators.matrix_multiply.grouped import GroupedGemmDesc, RowTiles
 from test_convolution import EveryWork, set_traits
 
 VARIANTS = {"group_rows"}

@@ -10,12 +10,7 @@ import numpy as np
 
 from ...graph.array import Array
 from ...graph.builder import Builder
-from ...operators.matrix_multiply.grouped import (
-    GroupedGemmDesc,
-    GroupRowsDesc,
-    tile_count,
-    tile_rows,
-)
+from ...operators.matrix_multiply.grouped import GroupedGemmDesc, GroupRowsDesc, RowTiles
 from ..lowerings import Seen, seen
 from .gather import taken
 from .movement import joined
@@ -64,18 +59,8 @@ class MatricesInBlocks:
         return (b, (groups, width, own), (group, 1, column)), seen(scales), zeros
 
 
-@dataclass(frozen=True)
-class TiledRows:
-    """Rows that were sorted into tiles."""
-
-    groups: Array
-    """That of each tile, and how many tiles have rows."""
-    rows: Array
-    """The row at each place."""
-    places: Array
-    """The place of each row."""
-    each: int
-    """The rows of a tile."""
+class TiledRows(RowTiles[Array]):
+    """Rows of a graph that were sorted into tiles."""
 
     @property
     def count(self) -> int:
@@ -151,19 +136,14 @@ def _part(x: Array, begin: int, end: int) -> Array:
 def _tiles(builder: Builder, indices: Array, groups: int) -> TiledRows:
     """The rows of [rows, k] indices, each of which counts once for each of its groups."""
     rows, k = indices.shape
-    count, traits = rows * k, builder.device.target.traits
-    each = tile_rows(traits, count, groups)
-    tiles = tile_count(count, groups, each)
-    listed = builder.reshape(indices, (count,))
-    found = TiledRows(builder.new((tiles + 1,), _NUMBERS), builder.new((tiles * each,), _NUMBERS),
-                  builder.new((count,), _NUMBERS), each)
-    if found.groups.storage is not None:
-        builder.emit_own(GroupRowsDesc, {
-            "input_tensor": seen(listed), "output_count_tensor": seen(found.groups),
-            "output_coordinates_tensor": seen(found.rows),
-            "output_places_tensor": seen(found.places)}, groups=groups, each=each, per=k,
-            filler=0)
-    return found
+    tiles = TiledRows.of(builder.device.target.traits, rows * k, groups,
+                         lambda count: builder.new((count,), _NUMBERS))
+    if tiles.groups.storage is not None:
+        listed = builder.reshape(indices, (rows * k,))
+        builder.emit_own(
+            GroupRowsDesc, {slot: seen(x) for slot, x in tiles.sorting(listed).items()},
+            groups=groups, each=tiles.each, per=k, filler=0)
+    return tiles
 
 
 def parted(b: Array | MatricesInBlocks, parts: int, part: int) -> Array | MatricesInBlocks:

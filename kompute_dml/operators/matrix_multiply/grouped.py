@@ -7,8 +7,9 @@ follows the rows, but for the last tile of each group.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from ...attributes import QuantizationType
 from ...desc import TensorDesc
@@ -33,6 +34,37 @@ _HEIGHTS, _HEIGHTS_OF_CPU = ((0, 8), (16, 64), (256, 128)), ((0, 4), (8, 32))
 time in which it multiplies. There are few heights, because each has pipelines of its own."""
 _FEW_ROWS = 8
 _LOCAL_SIZE = 256
+
+T = TypeVar("T")
+Tiles = TypeVar("Tiles", bound="RowTiles[Any]")
+
+
+@dataclass(frozen=True)
+class RowTiles(Generic[T]):
+    """Rows in tiles of one group each: tensors, or arrays of a graph."""
+
+    groups: T
+    """The group of each tile, and how many tiles have rows."""
+    rows: T
+    """The row at each place."""
+    places: T
+    """The place of each row, 0 for one that has no group."""
+    each: int
+    """The rows of a tile."""
+
+    @classmethod
+    def of(
+        cls: type[Tiles], traits: DeviceTraits, rows: int, groups: int, new: Callable[[int], T]
+    ) -> Tiles:
+        """Tiles for so many rows of groups. ``new`` makes room for numbers."""
+        each = tile_rows(traits, rows, groups)
+        tiles = tile_count(rows, groups, each)
+        return cls(new(tiles + 1), new(tiles * each), new(rows), each)
+
+    def sorting(self, indices: T) -> dict[str, T]:
+        """The tensors of GROUP_ROWS, which fills them."""
+        return {"input_tensor": indices, "output_count_tensor": self.groups,
+                "output_coordinates_tensor": self.rows, "output_places_tensor": self.places}
 
 
 def tile_rows(traits: DeviceTraits, rows: int, groups: int) -> int:

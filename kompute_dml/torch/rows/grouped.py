@@ -11,7 +11,9 @@ from __future__ import annotations
 import torch
 
 from ...dtypes import DataType
-from ...functions.matrix_multiply import RowTiles, gemm_of_tiles, rows_in_tiles
+from ...functions.matrix_multiply import gemm_of_tiles, rows_in_tiles
+from ...operators.matrix_multiply.grouped import RowTiles
+from ...tensors import Tensor
 from ..table import call, lowers
 from ..values import F32, I32, I64, Unsupported, Value, cast, full, resized, value
 
@@ -25,11 +27,11 @@ def _group_of(ends: Value, rows: int) -> Value:
     return cast(call("sum.dim_IntList", cast(behind, I64), [1]), I32)
 
 
-def _tiles(ends: Value, rows: int, filler: int = 0) -> RowTiles:
+def _tiles(ends: Value, rows: int, filler: int = 0) -> RowTiles[Tensor]:
     return rows_in_tiles(_group_of(ends, rows).elements, ends.shape[0], filler)
 
 
-def _places(x: RowTiles) -> tuple[Value, Value]:
+def _places(x: RowTiles[Tensor]) -> tuple[Value, Value]:
     """The row at each place, and the place of each row."""
     rows, places = (Value(t.viewed_as(DataType.INT32), t.sizes, I32) for t in (x.rows, x.places))
     return rows, places
