@@ -82,7 +82,7 @@ class Recordable(NamedTuple):
     slots: Ranges
 
 
-class _Step:
+class _PackedDispatch:
     """A dispatch of the plan. All that does not depend on bindings is packed beforehand."""
 
     def __init__(self, operator: str, dispatch: Dispatch, slots: Sequence[str]) -> None:
@@ -128,9 +128,9 @@ class _Step:
 
     def at(
         self, groups: int, words: Sequence[tuple[int, int]], operands: Sequence[Operand] | None
-    ) -> _Step:
+    ) -> _PackedDispatch:
         """The same dispatch with other workgroups, push words by place, and ranges."""
-        copy = object.__new__(_Step)
+        copy = object.__new__(_PackedDispatch)
         copy.__dict__.update(self.__dict__)
         copy.groups, copy.push = groups, self.push.copy()
         copy.words = copy.push.data
@@ -216,8 +216,8 @@ class CompiledOperator(Dispatchable):
         ]
         slots = [*self.slots, ZEROED, PARAMS]
         name = self.definition.name
-        self._execute = [_Step(name, d, slots) for d in plan.execute]
-        self._initialize = [_Step(name, d, slots) for d in plan.initialize]
+        self._execute = [_PackedDispatch(name, d, slots) for d in plan.execute]
+        self._initialize = [_PackedDispatch(name, d, slots) for d in plan.initialize]
         self._params: Slot | None = None
         self._has_own = bool(plan.zeroed_bytes or plan.params)
 

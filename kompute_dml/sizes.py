@@ -112,13 +112,13 @@ class SizeTrace:
             self.values.append(value)
         return i
 
-    def apply(self, kind: str, *arguments: object) -> _Open:
+    def apply(self, kind: str, *arguments: object) -> _OpenNumber:
         """A number that is no polynomial of others."""
         numbers: list[_Argument] = []
         for x in arguments:
-            if isinstance(x, _Open) and x.trace is not self:
+            if isinstance(x, _OpenNumber) and x.trace is not self:
                 raise MixedTraces
-            numbers.append(x.terms if isinstance(x, _Open) else cast("float", x))
+            numbers.append(x.terms if isinstance(x, _OpenNumber) else cast("float", x))
         value = _FORMS[kind][1](*map(value_of, arguments))
         terms = (((self._factor(kind, tuple(numbers), value),), 1),)
         return (_Real if isinstance(value, float) else _Size)(self, terms, value)
@@ -278,9 +278,9 @@ def evaluator(trace: SizeTrace, numbers: Iterable[object]) -> Callable[..., list
     code = _Code(trace)
     results = []
     for x in numbers:
-        if isinstance(x, _Open) and x.trace is not trace:
+        if isinstance(x, _OpenNumber) and x.trace is not trace:
             raise MixedTraces
-        results.append(code.of(x.terms if isinstance(x, _Open) else cast("float", x)))
+        results.append(code.of(x.terms if isinstance(x, _OpenNumber) else cast("float", x)))
     return _function(trace, code, f" return [{', '.join(results)}]")
 
 
@@ -293,7 +293,7 @@ def _function(trace: SizeTrace, code: _Code, end: str) -> Callable[..., list[int
 
 def value_of(x: object) -> int:
     """The value for now. It is noted nowhere."""
-    return cast("int", x.value if isinstance(x, _Open) else x)
+    return cast("int", x.value if isinstance(x, _OpenNumber) else x)
 
 
 def said(x: object) -> str:
@@ -357,7 +357,7 @@ def _where() -> str:
     return f"{name[max(name.rfind('kompute_dml'), 0):]}:{frame.f_lineno}"
 
 
-class _Open:
+class _OpenNumber:
     """A number that is an expression."""
 
     __slots__ = ("_hash", "terms", "trace", "value")
@@ -394,13 +394,13 @@ class _Open:
             other = int(other)
         elif isinstance(other, _FLOATS):
             other = float(other)
-        elif not isinstance(other, _Open):
+        elif not isinstance(other, _OpenNumber):
             return NotImplemented
         return self.trace.apply(kind, *((self, other) if a is self else (other, self)))
 
     def _compare(self, kind: str, a: object, b: object) -> bool:
         other = b if a is self else a
-        if not isinstance(other, (*_WHOLE, *_FLOATS, _Open)):
+        if not isinstance(other, (*_WHOLE, *_FLOATS, _OpenNumber)):
             return NotImplemented
         return self._truth(kind, a, b)
 
@@ -453,11 +453,11 @@ class _Open:
         return not self.__eq__(0)
 
 
-class _Real(_Open):
+class _Real(_OpenNumber):
     """A float that is an expression."""
 
     __slots__ = ()
-    __hash__ = _Open.__hash__
+    __hash__ = _OpenNumber.__hash__
 
     def __int__(self) -> int:
         return cast("int", self.trace.apply("int", self)._settle())
@@ -489,29 +489,29 @@ class _Real(_Open):
     def __mod__(self, other: object) -> _Number:
         return self._apply("%", self, other)
 
-    def __neg__(self) -> _Open:
+    def __neg__(self) -> _OpenNumber:
         return self.trace.apply("negative", self)
 
-    def __abs__(self) -> _Open:
+    def __abs__(self) -> _OpenNumber:
         return self.trace.apply("absolute", self)
 
-    def __round__(self) -> _Open:
+    def __round__(self) -> _OpenNumber:
         return self.trace.apply("round", self)
 
-    def __ceil__(self) -> _Open:
+    def __ceil__(self) -> _OpenNumber:
         return self.trace.apply("ceil", self)
 
-    def __floor__(self) -> _Open:
+    def __floor__(self) -> _OpenNumber:
         return self.trace.apply("floor", self)
 
 
-class _Size(_Open):
+class _Size(_OpenNumber):
     """A whole number that is an expression."""
 
     __slots__ = ()
     stays_open = True
     """For modules that import no NumPy."""
-    __hash__ = _Open.__hash__
+    __hash__ = _OpenNumber.__hash__
 
     def _other(self, other: object) -> tuple[Terms, int] | None:
         """The terms and the value of another whole number."""
@@ -674,7 +674,7 @@ class _Size(_Open):
 
     __rxor__ = __xor__
 
-    def bit_length(self) -> _Open:
+    def bit_length(self) -> _OpenNumber:
         """The bits of the number."""
         return self.trace.apply("bits", self)
 

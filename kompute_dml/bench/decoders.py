@@ -95,7 +95,7 @@ def write_onnx(shape: Shape, folder: Path) -> Written:
     ``present.<layer>.<key or value>``."""
     weights = folder / "weights.bin"
     with weights.open("wb") as file:
-        maker = _Maker(shape, file)
+        maker = _DecoderMaker(shape, file)
         path = folder / "model.onnx"
         path.write_bytes(maker.model().SerializeToString())
     return Written(path, weights, maker.parts)
@@ -126,7 +126,7 @@ class _Numbers:
             count -= len(part)
 
 
-class _Maker:
+class _DecoderMaker:
     """Collects nodes and writes weights."""
 
     def __init__(self, shape: Shape, file: BinaryIO) -> None:

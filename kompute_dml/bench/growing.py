@@ -22,7 +22,7 @@ def decoder(shape: Shape, rng: np.random.Generator, *, small: bool = True) -> by
     ``ids`` and ``positions`` [1, length], ``mask`` [1, total] and ``past.<layer>.<key or value>``
     [1, head, past, element], its outputs ``logits`` [1, length, word] and ``now.<layer>.<key or
     value>``. The ``bits`` of the shape are not read."""
-    return (_Maker if small else _FewNodes)(shape, rng).model()
+    return (_GrowingMaker if small else _FewNodes)(shape, rng).model()
 
 
 def step(shape: Shape, past: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -37,7 +37,7 @@ def _caches(shape: Shape) -> list[str]:
     return [f"{n}.{kind}" for n in range(shape.layers) for kind in ("key", "value")]
 
 
-class _Maker:
+class _GrowingMaker:
     """Collects nodes and constants."""
 
     opset = 18
@@ -189,7 +189,7 @@ class _Maker:
         return model.SerializeToString()
 
 
-class _FewNodes(_Maker):
+class _FewNodes(_GrowingMaker):
     """The same of the operators that opset 23 has for decoders."""
 
     opset = 23

@@ -16,7 +16,7 @@ INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it."""
 
 
-class _Group(click.Group):
+class _Commands(click.Group):
     """Ends with one line on stderr where something is wrong: exit code 1, or 2 for usage."""
 
     def main(self, *arguments: Any, standalone_mode: bool = True, **others: Any) -> Any:
@@ -58,7 +58,7 @@ def _tell(text: str) -> None:
 
 
 @click.group(
-    "kompute-dml", cls=_Group, context_settings={"help_option_names": ["-h", "--help"]}
+    "kompute-dml", cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.version_option(__version__, prog_name="kompute-dml")
 def cli() -> None:

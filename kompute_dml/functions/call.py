@@ -162,11 +162,11 @@ class Run(NamedTuple):
     """By slot: inputs, then outputs."""
 
 
-class _Notes(threading.local):
+class _NotedRuns(threading.local):
     runs: list[Run] | None = None
 
 
-_notes = _Notes()
+_notes = _NotedRuns()
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ class _Call(NamedTuple):
         return tuple([tensors[i] for i in self.result])
 
 
-class _Unknown(Exception):
+class _UnknownValue(Exception):
     """A value that belongs to no signature, such as an array."""
 
 
@@ -81,7 +81,7 @@ def cached_call(f: F) -> F:
                         parts.append(value.shape)
                 else:
                     parts.append(_part(value, tensors))
-        except _Unknown:
+        except _UnknownValue:
             return f(*args, **kwargs)
         device: Any = tensors[0].device if tensors else None
         for x in tensors:
@@ -130,7 +130,7 @@ def _part(value: Any, tensors: list[Tensor], inside: bool = False) -> Any:
         return (kind, *[_part(v, tensors) for v in fields])
     if (kind is tuple or kind is list) and len(value) <= _MOST and not inside:
         return (kind, *[_part(v, tensors, True) for v in value])
-    raise _Unknown
+    raise _UnknownValue
 
 
 def _remembered(runs: Sequence[Run], arguments: Sequence[Tensor], result: object) -> _Call | None:

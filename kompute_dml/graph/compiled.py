@@ -27,7 +27,7 @@ _COPIES = ("DML_OPERATOR_ACTIVATION_IDENTITY", "DML_OPERATOR_ELEMENT_WISE_IDENTI
 
 
 @dataclass(frozen=True)
-class _Place:
+class _BoundPlace:
     """A place in a resource that is bound to the graph."""
 
     slot: int
@@ -39,7 +39,7 @@ class _Place:
         return Slot(base.allocation, base.byte_offset + self.offset)
 
 
-Places = list[_Place | None]
+Places = list[_BoundPlace | None]
 
 
 class CompiledGraph(Dispatchable):
@@ -113,7 +113,9 @@ class CompiledGraph(Dispatchable):
             source.allocation, source.byte_offset, target.allocation, target.byte_offset, nbytes)
 
 
-def _resolve(inner: Iterable[_Place | None], places: Sequence[Slot | None]) -> list[Slot | None]:
+def _resolve(
+    inner: Iterable[_BoundPlace | None], places: Sequence[Slot | None]
+) -> list[Slot | None]:
     return [None if place is None else place.within(places) for place in inner]
 
 
@@ -154,9 +156,9 @@ class _Planner(Planner):
         self._sources: dict[Storage, Source] = {}
         self._slots: dict[Storage, int] = {}
         """Where storages lie that are not in the temporary resource."""
-        self._once: list[tuple[CompiledOperator, list[_Place | Storage | None]]] = []
+        self._once: list[tuple[CompiledOperator, list[_BoundPlace | Storage | None]]] = []
         """Operators that initialize themselves."""
-        self._folded: list[tuple[CompiledOperator, list[_Place | Storage | None]]] = []
+        self._folded: list[tuple[CompiledOperator, list[_BoundPlace | Storage | None]]] = []
         self._results: list[Storage] = []
         """What operators of constants make, at the initialization."""
         self.nodes = [node for n, wired in wiring.nodes.items()
@@ -211,7 +213,7 @@ class _Planner(Planner):
         if not is_of_constants(node, room) or not any(node.slots("input")):
             return False
         compiled = self.compiled_for(node.desc, frozenset())
-        scratch = _Place(self._temporary) if compiled.plan.temporary_bytes else None
+        scratch = _BoundPlace(self._temporary) if compiled.plan.temporary_bytes else None
         places = [self._first_place(node.storages.get(t)) for t in compiled.slots[:-2]]
         self._folded.append((compiled, [*places, scratch, None]))
         self._slots[storage], storage.constant = self._persistent, True
@@ -227,19 +229,19 @@ class _Planner(Planner):
             self._slots[persistent] = self._persistent
         places = [self._first_place(storages[t]) if t in repacked else None
                   for t in compiled.slots[:-2]]
-        scratch = _Place(self._temporary) if compiled.initializer_temporary_bytes else None
+        scratch = _BoundPlace(self._temporary) if compiled.initializer_temporary_bytes else None
         self._once.append((compiled, [*places, scratch, persistent]))
         return persistent
 
     def _prepare(self) -> None:
         begin(self.device, (c for c, _ in (*self._once, *self._folded)), once=True)
 
-    def _first_place(self, storage: Storage | None) -> _Place | Storage | None:
+    def _first_place(self, storage: Storage | None) -> _BoundPlace | Storage | None:
         """Where a constant lies at the initialization."""
         source = None if storage is None else self._sources.get(storage.root)
         if storage is None or source not in self._fixed:
             return storage
-        return _Place(self._fixed[source], storage.begin)
+        return _BoundPlace(self._fixed[source], storage.begin)
 
     def _storage(self, source: Source, nbytes: int) -> Storage:
         """The storage of a tensor."""
@@ -280,12 +282,12 @@ class _Planner(Planner):
         self.folded = [(compiled, self._places(p)) for compiled, p in self._folded]
         self.prepare = [(compiled, self._places(p)) for compiled, p in self._once]
         self.kept = [
-            (_Place(self._fixed[source]), self._place(storage), storage.nbytes)
+            (_BoundPlace(self._fixed[source]), self._place(storage), storage.nbytes)
             for storage, source in self._sources.items()
             if source in self._fixed and storage.first >= 0
         ]
         self.copies = [
-            (_Place(self._ends[source]), _Place(slot), self._of_source[source].nbytes)
+            (_BoundPlace(self._ends[source]), _BoundPlace(slot), self._of_source[source].nbytes)
             for slot, source in enumerate(self._wiring.outputs, self.binding_counts[0])
             if slot != self._ends[source]
         ]
@@ -310,11 +312,11 @@ class _Planner(Planner):
         assert desc is not None
         return max(MINIMUM_ALIGNMENT, desc.guaranteed_base_offset_alignment)
 
-    def _place(self, storage: Storage) -> _Place:
+    def _place(self, storage: Storage) -> _BoundPlace:
         root = storage.root
-        return _Place(self._slots.get(root, self._temporary), root.offset + storage.begin)
+        return _BoundPlace(self._slots.get(root, self._temporary), root.offset + storage.begin)
 
-    def _places(self, places: Sequence[_Place | Storage | None]) -> Places:
+    def _places(self, places: Sequence[_BoundPlace | Storage | None]) -> Places:
         return [self._place(p) if isinstance(p, Storage) else p for p in places]
 
     def _upload(self, data: bytes) -> Allocation:

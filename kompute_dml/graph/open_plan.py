@@ -166,7 +166,7 @@ class _OpenStep:
         """... its dispatches in arrays."""
 
 
-class _Layout:
+class _MemoryLayout:
     """Memory for somewhat larger sizes than those that came."""
 
     def __init__(self, capacity: Sequence[int], twins: dict[Storage, Storage]) -> None:
@@ -310,7 +310,7 @@ class OpenPlan:
         """By step without open sizes."""
         self._params: dict[OpenOperator, Words] = {}
         self._moving = {*self._begins, *self._of_written}
-        self._layout: _Layout | None = None
+        self._layout: _MemoryLayout | None = None
         self._words_room = 0
         """The most bytes of words that depend on sizes, so far, and as many more."""
         self._listings: dict[Sequence[object], _Listing | None] = {}
@@ -407,7 +407,7 @@ class OpenPlan:
             return None
 
     def _steps_at(
-        self, numbers: np.ndarray, layout: _Layout, classes: Classes,
+        self, numbers: np.ndarray, layout: _MemoryLayout, classes: Classes,
         compiled: Mapping[OpenOperator, CompiledOperator], held: Allocation | None,
     ) -> list[Step]:
         """The steps, with memory. ``numbers`` are those of the plan's line."""
@@ -462,7 +462,7 @@ class OpenPlan:
         self._builder.shaders.update(shaders)
 
     def _places(
-        self, layout: _Layout, number: int, of: OperatorClass | SizesOnly | None,
+        self, layout: _MemoryLayout, number: int, of: OperatorClass | SizesOnly | None,
         storages: Sequence[Storage | None], twins: Mapping[Storage, Storage],
     ) -> list[Storage | None]:
         """The storages of a step with memory. They are the same for all sizes of a layout, but for
@@ -652,7 +652,7 @@ class OpenPlan:
         plan.record_at_once = lambda: sources.record(listing.steps, numbers, at, held)
         return plan
 
-    def _lies(self, source: Source, layout: _Layout) -> Lies:
+    def _lies(self, source: Source, layout: _MemoryLayout) -> Lies:
         """Where a source lies in a layout."""
         if isinstance(source, Words):
             return Lies(layout.words, 0)
@@ -671,7 +671,7 @@ class OpenPlan:
             return Lies(layout.anywhere(), 0)
         return Lies(root.allocation, root.offset + begin, number)
 
-    def _room(self, values: Sequence[int], scratch: Iterable[int]) -> _Layout:
+    def _room(self, values: Sequence[int], scratch: Iterable[int]) -> _MemoryLayout:
         """A layout of memory for these sizes, and for so many bytes of scratch memory of each step
         with open sizes. A new one if they need more."""
         larger = False
@@ -690,7 +690,7 @@ class OpenPlan:
         time."""
         return max(_SHARE >> self.layouts, _GROWS * self._variables)
 
-    def _lay_out(self, values: Sequence[int], sizes: Sequence[int]) -> _Layout:
+    def _lay_out(self, values: Sequence[int], sizes: Sequence[int]) -> _MemoryLayout:
         """Memory for somewhat larger sizes. Plans that were made before keep theirs."""
         builder, part = self._builder, self._part
         self.layouts += 1
@@ -703,7 +703,7 @@ class OpenPlan:
             pass
         capacity = [*map(max, room, sizes)]
         twins = {s: Storage(n, s.first, s.last) for s, n in zip(self._roots, capacity)}
-        layout = _Layout([*capacity, *self._scratch.values()], twins)
+        layout = _MemoryLayout([*capacity, *self._scratch.values()], twins)
         for s in self._every:
             if s is not s.root and type(s.begin) is not Size:
                 twins[s] = twins[s.root].part(s.begin, 0)
@@ -752,7 +752,7 @@ class OpenPlan:
         return layout
 
     def _recorded(
-        self, layout: _Layout, steps: Sequence[Step] | Callable[[], Sequence[Step]],
+        self, layout: _MemoryLayout, steps: Sequence[Step] | Callable[[], Sequence[Step]],
         numbers: np.ndarray, pipelines: Sequence[Compiled],
     ) -> RecordedPlan:
         """The plan, with ``numbers`` of the plan's line."""

@@ -121,7 +121,7 @@ class _Tiles(CopyKernel):
                       problem.each if traits.is_cpu else 1)
 
 
-class _Rows(CopyKernel):
+class _CopiedRows(CopyKernel):
     """Any layout, by vectors of rows or by elements."""
 
     name, file = "rows", "activation_identity"
@@ -132,7 +132,7 @@ class _Rows(CopyKernel):
                      problem.is_aligned, traits)
 
 
-KERNELS: tuple[CopyKernel, ...] = (_Pieces(), _Tiles(), _Rows())
+KERNELS: tuple[CopyKernel, ...] = (_Pieces(), _Tiles(), _CopiedRows())
 
 
 SHADERS = tuple(sorted(kernel.file for kernel in KERNELS))

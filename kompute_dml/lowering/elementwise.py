@@ -46,7 +46,7 @@ _STRIDED, _ANYWHERE, _ALIGNED, _EVEN = range(4)
 
 
 @dataclass
-class _Walked:
+class _WalkedOperand:
     """An operand of the shader, and its strides along the walked dimensions."""
 
     name: str
@@ -155,9 +155,9 @@ def elementwise_lowering(
 def _walk(
     p: PlanBuilder, inputs: Sequence[tuple[str | None, TensorDesc] | None],
     result: tuple[str, TensorDesc], select: tuple[int, int] | None,
-) -> tuple[Ints, list[_Walked]]:
+) -> tuple[Ints, list[_WalkedOperand]]:
     """The walked sizes, and the operands' strides along them. Inputs may be copied first."""
-    walked = [_Walked(name, *slot, slot[1].strides)
+    walked = [_WalkedOperand(name, *slot, slot[1].strides)
               for name, slot in zip(("out", *"abc"), (result, *inputs)) if slot is not None]
     sizes = result[1].sizes
     if select is not None:
@@ -185,7 +185,7 @@ def _is_across(x: TensorDesc, sizes: Ints, steps: Ints) -> bool:
             and 1 in steps)
 
 
-def _in_order_of_output(sizes: Ints, walked: Sequence[_Walked]) -> Ints:
+def _in_order_of_output(sizes: Ints, walked: Sequence[_WalkedOperand]) -> Ints:
     """The fewest dimensions that walk all operands, in the order of the output's memory."""
     order = memory_order(walked[0].walk)
     merged, walks = coalesce(*([v[d] for d in order] for v in (sizes, *(w.walk for w in walked))))
@@ -194,7 +194,7 @@ def _in_order_of_output(sizes: Ints, walked: Sequence[_Walked]) -> Ints:
     return merged
 
 
-def _transpose(p: PlanBuilder, sizes: Ints, walked: Sequence[_Walked]) -> None:
+def _transpose(p: PlanBuilder, sizes: Ints, walked: Sequence[_WalkedOperand]) -> None:
     """Copy inputs that are not contiguous along the output's contiguous dimension."""
     for w in walked[1:]:
         x_sizes = tuple(n if step else 1 for n, step in zip(sizes, w.walk))
@@ -209,7 +209,7 @@ def _transpose(p: PlanBuilder, sizes: Ints, walked: Sequence[_Walked]) -> None:
         w.walk = tuple(step and packed for step, packed in zip(w.walk, y.strides))
 
 
-def _layout(sizes: Ints, last: int, tensors: Sequence[_Walked]) -> tuple[int, int]:
+def _layout(sizes: Ints, last: int, tensors: Sequence[_WalkedOperand]) -> tuple[int, int]:
     """LAYOUT and EACH of the shader."""
     if tensors[0].walk[last] != 1:
         return _STRIDED, 1

@@ -141,7 +141,7 @@ class Gathering:
                   "COORDINATES": len(self.how.coordinates), "UNIT": unit, **spec})
 
 
-class _Vectors(Kernel[Gathering]):
+class _IndexedVectors(Kernel[Gathering]):
     """Indices and output consist of whole vectors, and each element has its own index."""
 
     name = "vectors"
@@ -180,7 +180,7 @@ class _Vectors(Kernel[Gathering]):
                   "INDEX_TYPE": problem.indices.data_type.code})
 
 
-class _Runs(Kernel[Gathering]):
+class _IndexedRuns(Kernel[Gathering]):
     """Rows that a CPU copies as a whole."""
 
     name = "runs"
@@ -196,7 +196,7 @@ class _Runs(Kernel[Gathering]):
         problem.dispatch(p, *runs, problem.itemsize, problem.how)
 
 
-class _Blocks(Kernel[Gathering]):
+class _IndexedBlocks(Kernel[Gathering]):
     """Any layout, by the largest blocks that move as one."""
 
     name = "blocks"
@@ -214,7 +214,7 @@ class _Blocks(Kernel[Gathering]):
                          {"LOCAL_SIZE": _LOCAL_SIZE, "PARTS": parts}, unit, how)
 
 
-class _BlocksOfRows(_Blocks):
+class _BlocksOfRows(_IndexedBlocks):
     """Rows of blocks that one index chooses, in workgroups of their own."""
 
     name = "rows"
@@ -241,7 +241,7 @@ class _BlocksOfRows(_Blocks):
 
 
 GATHER_KERNELS: tuple[Kernel[Gathering], ...] = (
-    _Vectors(), _Runs(), _BlocksOfRows(), _Blocks())
+    _IndexedVectors(), _IndexedRuns(), _BlocksOfRows(), _IndexedBlocks())
 
 
 def gather(p: PlanBuilder, how: Indexed) -> None:

@@ -135,7 +135,7 @@ _Place = int
 parts of both."""
 
 
-class _View(NamedTuple):
+class _LayerView(NamedTuple):
     """An output of a layer that is no array that it reads."""
 
     dtype: np.dtype[Any]
@@ -156,9 +156,9 @@ class _Layer(NamedTuple):
     """Of which storage, from which byte on, and of how many."""
     nodes: list[tuple[Node, list[tuple[str, _Place]], int]]
     """Operators, the places of their storages, and the nodes that they are of."""
-    outputs: list[list[_View | int | None]]
+    outputs: list[list[_LayerView | int | None]]
     """Of each node: an array, the number of one that it reads, or None where it is absent."""
-    uploaded: dict[int, _View]
+    uploaded: dict[int, _LayerView]
     """Arrays that came to the device, by their numbers."""
 
     def fits(self, inputs: Sequence[Array]) -> bool:
@@ -177,7 +177,7 @@ class _Layer(NamedTuple):
         builder.nodes += [node.over({slot: places[at] for slot, at in slots}, labels[of])
                           for node, slots, of in self.nodes]
 
-        def array(x: _View) -> Array:
+        def array(x: _LayerView) -> Array:
             return Array(x.dtype, x.shape, x.strides,  # type: ignore[arg-type]
                          None if x.place is None else places[x.place], x.host)
 
@@ -249,7 +249,7 @@ class Layers:
         many = any((raw := inputs[i].host) is not None and raw.nbytes > HOST_BYTES for i in asked)
         if strange or many or builder.expectations != before[2]:
             return None
-        places = _Places(inputs, builder.storages[before[0]:])
+        places = _StorageNumbers(inputs, builder.storages[before[0]:])
         nodes, of = [], 0
         try:
             for n, operator in enumerate(builder.nodes[before[1]:], before[1]):
@@ -257,7 +257,7 @@ class Layers:
                     of += 1
                 nodes.append((operator, [(slot, places.of(s)) for slot, s
                                          in operator.storages.items()], of))
-            outputs: list[list[_View | int | None]] = [[
+            outputs: list[list[_LayerView | int | None]] = [[
                 None if v is None else numbers[id(results[v])] if id(results[v]) in numbers
                 else places.view(arrays[v]) for v in node.outputs] for node in run.nodes]
             uploaded = {i: places.view(arrays[run.reads[i]]) for i in uploads}
@@ -268,7 +268,7 @@ class Layers:
                                for s in places.made], places.parts, nodes, outputs, uploaded)
 
 
-class _Places:
+class _StorageNumbers:
     """The numbers of a layer's storages."""
 
     def __init__(self, inputs: Sequence[Array], made: Sequence[Storage]) -> None:
@@ -288,8 +288,8 @@ class _Places:
             known = self._numbers[storage] = self._end + len(self.parts) - 1
         return known
 
-    def view(self, x: Array) -> _View:
-        return _View(x.dtype, x.shape, x.strides, None if x.storage is None
+    def view(self, x: Array) -> _LayerView:
+        return _LayerView(x.dtype, x.shape, x.strides, None if x.storage is None
                      else self.of(x.storage), x.host)
 
 

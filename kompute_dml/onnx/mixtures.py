@@ -41,14 +41,14 @@ def fuse_mixtures(
 ) -> list[OnnxNode]:
     """``nodes``, with an Experts in the place of each sum. ``outputs`` leave the graph. ``most`` is
     the most bytes of a buffer."""
-    found = _Finder(nodes, outputs, most).found()
+    found = _MixtureFinder(nodes, outputs, most).found()
     replaced = {part: node for node, parts in found for part in parts}
     if not replaced:
         return list(nodes)
     return topological(list(dict.fromkeys(replaced.get(n, n) for n in nodes)))
 
 
-class _Finder:
+class _MixtureFinder:
     def __init__(
         self, nodes: Sequence[OnnxNode], outputs: Collection[OnnxValue], most: int
     ) -> None:
@@ -170,7 +170,7 @@ class _Finder:
 class _Alike:
     """The same nodes of all experts, found from the results back."""
 
-    def __init__(self, finder: _Finder, results: Sequence[OnnxValue]) -> None:
+    def __init__(self, finder: _MixtureFinder, results: Sequence[OnnxValue]) -> None:
         self._finder = finder
         self.shared: list[OnnxValue] = []
         self.stacks: list[Stack] = []

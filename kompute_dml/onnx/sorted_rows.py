@@ -49,7 +49,7 @@ def fuse_sorted_rows(
 ) -> list[OnnxNode]:
     """``nodes``, with a GroupedMatMul in the place of each product. ``outputs`` leave the graph.
     ``most`` is the most bytes of a buffer."""
-    products = _Finder(nodes, outputs, most).found()
+    products = _SortedRowsFinder(nodes, outputs, most).found()
     replaced: dict[OnnxNode, OnnxNode] = {}
     for product in products:
         parts = [n for n in (*product.own, *product.shared) if n not in replaced]
@@ -60,7 +60,7 @@ def fuse_sorted_rows(
     return topological(list(dict.fromkeys(replaced.get(n, n) for n in nodes)))
 
 
-class _Finder:
+class _SortedRowsFinder:
     def __init__(
         self, nodes: Sequence[OnnxNode], outputs: Collection[OnnxValue], most: int
     ) -> None:

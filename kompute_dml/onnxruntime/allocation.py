@@ -159,7 +159,7 @@ def _can_copy(this: CData, source: CData, target: CData) -> bool:
     return second is not None and api().MemoryDevice_GetDeviceType(source) == _CPU
 
 
-class _Runs(threading.local):
+class _SessionRuns(threading.local):
     """The runs of sessions in this thread."""
 
     def __init__(self) -> None:
@@ -168,7 +168,7 @@ class _Runs(threading.local):
         """Memories, addresses and sizes of inputs that the host lends."""
 
 
-_runs = _Runs()
+_runs = _SessionRuns()
 
 
 def begin_run() -> None:

@@ -218,7 +218,7 @@ def _check(desc: OperatorDesc, strict: bool) -> None:
                    "be given with PastSequenceLengthsTensor", None)
 
 
-class _Lowering:
+class _AttentionLowering:
     def __init__(self, desc: OperatorDesc, p: PlanBuilder) -> None:
         self.p, self.desc, self.h = p, desc, AttentionHeads(desc)
         self.type = desc.output_tensor.data_type
@@ -338,10 +338,10 @@ _SHADERS = (*SHADERS, "attention_cache")
 @operator("MULTIHEAD_ATTENTION", output=_infer, shaders=_SHADERS, check=_check, in_place=False,
           **_DEFAULTS)
 def MultiheadAttentionOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
-    _Lowering(d, p).lower()
+    _AttentionLowering(d, p).lower()
 
 
 @operator("MULTIHEAD_ATTENTION1", output=_infer, shaders=_SHADERS, check=_check, in_place=False,
           **_DEFAULTS)
 def MultiheadAttention1OperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
-    _Lowering(d, p).lower()
+    _AttentionLowering(d, p).lower()

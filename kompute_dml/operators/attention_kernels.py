@@ -281,7 +281,7 @@ def _has_many_keys(a: Attention, traits: DeviceTraits) -> bool:
 # Any attention, in float32
 
 
-class _Units(AttentionKernel):
+class _AnyAttention(AttentionKernel):
     """Small blocks for each invocation."""
 
     name = "units"
@@ -304,7 +304,7 @@ class _Units(AttentionKernel):
 
 
 @dataclass(frozen=True)
-class _Blocks(AttentionKernel):
+class _AttentionBlocks(AttentionKernel):
     """Large blocks for each invocation."""
 
     variant: str
@@ -502,7 +502,7 @@ class _OfHalves(AttentionKernel):
 
 
 @dataclass(frozen=True)
-class _Tile(_OfHalves):
+class _AttentionTile(_OfHalves):
     """Tiles of rows and keys."""
 
     subgroups: int
@@ -570,14 +570,14 @@ def _are_few(a: Attention, traits: DeviceTraits) -> bool:
     return a.rows <= few or -(-a.rows // 128) * a.stacks < traits.cores
 
 
-class _Small(_Tile):
+class _SmallTile(_AttentionTile):
     """The smallest tile."""
 
     def estimate(self, a: Attention, traits: DeviceTraits) -> float:
         return 21 if _are_few(a, traits) else 23
 
 
-class _Wide(_Tile):
+class _WideTile(_AttentionTile):
     """As many keys, and rows for eight subgroups."""
 
     def refuses(self, a: Attention, traits: DeviceTraits) -> str | None:
@@ -590,7 +590,7 @@ class _Wide(_Tile):
         return 20
 
 
-class _Large(_Tile):
+class _LargeTile(_AttentionTile):
     """The largest tile of one fragment for each subgroup."""
 
     def ahead(self, a: Attention) -> bool:
@@ -600,7 +600,7 @@ class _Large(_Tile):
         return 22
 
 
-class _Tall(_Tile):
+class _Tall(_AttentionTile):
     """Two fragments for each subgroup."""
 
     def refuses(self, a: Attention, traits: DeviceTraits) -> str | None:
@@ -613,7 +613,7 @@ class _Tall(_Tile):
         return 20
 
 
-class _Turns(_Tile):
+class _Turns(_AttentionTile):
     """Two fragments for each subgroup, whose queries stay in local memory. See
     attention_coopmat.comp."""
 
@@ -632,7 +632,7 @@ class _Turns(_Tile):
         return 3 if -(-a.rows // 256) * a.stacks >= 2 * traits.cores else 60
 
 
-class _SplitKeys(_Tile):
+class _SplitKeys(_AttentionTile):
     """Up to one fragment of rows. More subgroups are faster for many keys."""
 
     def refuses(self, a: Attention, traits: DeviceTraits) -> str | None:
@@ -712,11 +712,12 @@ class _Decode(_OfHalves):
 
 KERNELS: tuple[AttentionKernel, ...] = (
     _Decode(), _FewKeys(), _SplitKeys(2, 32, split_keys=True), _SplitKeys(4, 64, split_keys=True),
-    _Turns(8, _TURNS_KEYS, 2, way="turns"), _Tall(4, 64, 2), _Wide(8, 32), _Small(4, 32),
-    _Large(8, 64),
+    _Turns(8, _TURNS_KEYS, 2, way="turns"), _Tall(4, 64, 2), _WideTile(8, 32), _SmallTile(4, 32),
+    _LargeTile(8, 64),
     *(ByLines(n) for n in (4, 8, 16)),
     *(_FewRows({4: 512 // n, 8: 256 // n}, 4 * n) for n in (1, 2, 4)),
-    _Units(),
-    _Blocks("h32", range(33)), _Blocks("h64", range(33, 65)), _Blocks("b64", range(33, 65)),
-    _Blocks("b128", range(65, 1 << 32)), _Blocks("s64", range(33, 65), is_small=True),
-    _Blocks("s128", range(65, 1 << 32), is_small=True))
+    _AnyAttention(),
+    *(_AttentionBlocks(variant, values, is_small) for variant, values, is_small in (
+        ("h32", range(33), False), ("h64", range(33, 65), False), ("b64", range(33, 65), False),
+        ("b128", range(65, 1 << 32), False), ("s64", range(33, 65), True),
+        ("s128", range(65, 1 << 32), True))))

@@ -141,7 +141,7 @@ class Updates:
                     *([t.strides[i] for i in self.others] for t in tensors))
 
 
-class _Rows(Kernel[Updates]):
+class _ScatteredRows(Kernel[Updates]):
     """Contiguous, short rows along the axis, one workgroup for each."""
 
     name = "rows"
@@ -224,7 +224,7 @@ class Columns(Kernel[Updates]):
                   **self.spec(d)})
 
 
-class _Places(Kernel[Updates]):
+class _ScatteredPlaces(Kernel[Updates]):
     """Any layout, in three steps."""
 
     name = "places"
@@ -234,7 +234,7 @@ class _Places(Kernel[Updates]):
         scatter(p, problem.places)
 
 
-SCATTER_KERNELS: tuple[Kernel[Updates], ...] = (_Rows(), Columns(), _Places())
+SCATTER_KERNELS: tuple[Kernel[Updates], ...] = (_ScatteredRows(), Columns(), _ScatteredPlaces())
 
 
 # GATHER_ND, GATHER_ND1, SCATTER_ND

@@ -73,7 +73,7 @@ class Sliced:
         return work_key(f"slice_grad {self.dx.data_type.width}", self.dx.element_count)
 
 
-class _Vectors(Kernel[Sliced]):
+class _SlicedVectors(Kernel[Sliced]):
     """Zeros and elements in one store of a vector."""
 
     name = "vectors"
@@ -131,7 +131,7 @@ class _ZerosAndCopy(Kernel[Sliced]):
                      slice1_view(d, "output_gradient_tensor")))
 
 
-SLICE_KERNELS: tuple[Kernel[Sliced], ...] = (_Vectors(), _ZerosAndCopy())
+SLICE_KERNELS: tuple[Kernel[Sliced], ...] = (_SlicedVectors(), _ZerosAndCopy())
 
 
 @operator("SLICE_GRAD", shaders=("slice_grad", SHADER, *copy.SHADERS), check=_check_slice)

@@ -111,7 +111,7 @@ class Joined:
         return parts
 
 
-class _Rows(Kernel[Joined]):
+class _JoinedRows(Kernel[Joined]):
     """Packed tensors, whose rows are whole units of 4 or 16 bytes."""
 
     name = "rows"
@@ -150,7 +150,7 @@ def _of_rows(walks: _Walks) -> bool:
     return all(a[-1] == b[-1] == 1 for _, a, b in walks)
 
 
-class _Walked(Kernel[Joined]):
+class _JoinedWalks(Kernel[Joined]):
     """Any layout, many parts in a dispatch."""
 
     name = "walked"
@@ -211,7 +211,7 @@ class _Walked(Kernel[Joined]):
                       "ROWS": rows})
 
 
-class _Copies(Kernel[Joined]):
+class _PartCopies(Kernel[Joined]):
     """A copy of each part."""
 
     name = "copies"
@@ -223,7 +223,7 @@ class _Copies(Kernel[Joined]):
             p.add(copied(p, piece.desc.sizes, *views))
 
 
-KERNELS: tuple[Kernel[Joined], ...] = (_Rows(), _Walked(), _Copies())
+KERNELS: tuple[Kernel[Joined], ...] = (_JoinedRows(), _JoinedWalks(), _PartCopies())
 
 
 def _move(p: PlanBuilder, problem: Joined) -> None:

@@ -218,7 +218,7 @@ class _Chunks(_Dense):
                       chunk)
 
 
-class _Runs(_Path):
+class _PaddedRuns(_Path):
     """Rows that a CPU copies as a whole."""
 
     name, path = "runs", _RUNS
@@ -368,7 +368,7 @@ class _Staged(PaddingKernel):
 
 
 KERNELS: tuple[PaddingKernel, ...] = (
-    _Staged(), _ByLines(), _Runs(), _Chunks(), _Dense(), _RowVectors(), _Elements())
+    _Staged(), _ByLines(), _PaddedRuns(), _Chunks(), _Dense(), _RowVectors(), _Elements())
 
 
 def pad(p: PlanBuilder, problem: Padding) -> None:
@@ -379,7 +379,7 @@ def pad(p: PlanBuilder, problem: Padding) -> None:
 # Tiles
 
 
-class _Copies(PaddingKernel):
+class _RepeatedVectors(PaddingKernel):
     """Rows of whole vectors, of which an invocation writes several copies."""
 
     name = "copies"
@@ -431,7 +431,7 @@ class _Copies(PaddingKernel):
         )
 
 
-TILE_KERNELS: tuple[PaddingKernel, ...] = (_Copies(), *KERNELS)
+TILE_KERNELS: tuple[PaddingKernel, ...] = (_RepeatedVectors(), *KERNELS)
 
 
 def tile(p: PlanBuilder, problem: Padding) -> None:

@@ -317,7 +317,7 @@ class _Means(_Whole):
 
 
 @dataclass(frozen=True)
-class _Planes(Kernel[_Pooling]):
+class _PlanesOfPooling(Kernel[_Pooling]):
     """Small windows over planes of vectors. Which are the fastest except on a CPU."""
 
     name: str
@@ -361,7 +361,8 @@ class _AnyWindows(Kernel[_Pooling]):
 
 
 KERNELS: tuple[Kernel[_Pooling], ...] = (
-    _Means(), _Whole(), _Planes("planes-halves", True), _Planes("planes", False), _AnyWindows())
+    _Means(), _Whole(), _PlanesOfPooling("planes-halves", True), _PlanesOfPooling("planes", False),
+    _AnyWindows())
 
 
 def _pool(op: str, d: OperatorDesc, p: PlanBuilder) -> None:

@@ -122,7 +122,7 @@ class _Gradient(Images):
         return _pooling_window(self.desc)
 
     @functools.cached_property
-    def planes(self) -> _Layout | None:
+    def planes(self) -> _PoolingGradientBlocks | None:
         """How kernels of planes divide it, if they can."""
         return _layout_of(self.desc, self.window, self.maximum)
 
@@ -133,7 +133,7 @@ class _Gradient(Images):
         return TensorDesc(DataType.UINT8, dy.sizes, _packed_like(dy))
 
 
-class _Layout(NamedTuple):
+class _PoolingGradientBlocks(NamedTuple):
     name: str
     rows: int
     columns: int
@@ -143,7 +143,9 @@ class _Layout(NamedTuple):
     per_word: int
 
 
-def _layout_of(d: OperatorDesc, window: PoolingWindow, maximum: bool) -> _Layout | None:
+def _layout_of(
+    d: OperatorDesc, window: PoolingWindow, maximum: bool
+) -> _PoolingGradientBlocks | None:
     dx, dy = d.output_gradient_tensor, d.input_gradient_tensor
     each = 16 // dx.data_type.itemsize
     if (len(window.sizes) != 2
@@ -165,7 +167,8 @@ def _layout_of(d: OperatorDesc, window: PoolingWindow, maximum: bool) -> _Layout
             rows *= _TALL
     else:
         return None
-    return None if chunk % per_word else _Layout(layout, rows, columns, lanes, chunk, per_word)
+    return None if chunk % per_word else _PoolingGradientBlocks(
+        layout, rows, columns, lanes, chunk, per_word)
 
 
 class _OnePass(Planes):
@@ -251,7 +254,7 @@ def _one_pass_blocks(
 
 
 @dataclass(frozen=True)
-class _Planes(Planes):
+class _PlanesOfPoolingGradient(Planes):
     """Small windows over planes of floats."""
 
     name: str = "planes"
@@ -313,7 +316,7 @@ class _Planes(Planes):
                   "INCLUDE_PADDING": not maximum and bool(d.include_padding)})
 
 
-class _General(General):
+class _AnyPoolingGradient(General):
     def lower(self, problem: Images, p: PlanBuilder) -> None:
         assert isinstance(problem, _Gradient)
         d, dx, window, maximum = problem.desc, problem.y, problem.window, problem.maximum
@@ -360,7 +363,8 @@ class _General(General):
 
 
 KERNELS: tuple[Kernel[Images], ...] = (
-    _OnePass(), _Planes("planes-halves", True), _Planes(), _General())
+    _OnePass(), _PlanesOfPoolingGradient("planes-halves", True), _PlanesOfPoolingGradient(),
+    _AnyPoolingGradient())
 
 
 def _pooling(p: PlanBuilder, d: OperatorDesc, maximum: bool) -> None:

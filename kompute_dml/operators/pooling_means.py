@@ -25,7 +25,7 @@ _SIZES = {"first": 64, "last": 256}
 """Invocations of a workgroup."""
 
 
-class _Planes(NamedTuple):
+class _WholePlanes(NamedTuple):
     layout: str
     vectors: int
     """Planes of an image, or vectors of channels."""
@@ -35,7 +35,7 @@ class _Planes(NamedTuple):
     """From image, plane or vector of channels, and pixel to the next, in vectors."""
 
 
-def _planes(x: TensorDesc) -> _Planes | None:
+def _planes(x: TensorDesc) -> _WholePlanes | None:
     """How the shader sees an image, if it consists of whole vectors."""
     each = 16 // x.data_type.itemsize
     channels = x.sizes[1]
@@ -45,9 +45,9 @@ def _planes(x: TensorDesc) -> _Planes | None:
     (count,), (step,) = sizes, steps
     image, channel = (s if n > 1 else 0 for n, s in zip(x.sizes, x.strides[:2]))
     if step == 1 and not any(n % each for n in (count, image, channel)):
-        return _Planes("first", channels, count // each, (image // each, channel // each, 1))
+        return _WholePlanes("first", channels, count // each, (image // each, channel // each, 1))
     if channel == 1 and not any(n % each for n in (channels, image, step)):
-        return _Planes("last", channels // each, count, (image // each, 1, step // each))
+        return _WholePlanes("last", channels // each, count, (image // each, 1, step // each))
     return None
 
 

@@ -107,7 +107,7 @@ def _newer(desc: OperatorDesc) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
                "be an activation that exists", a.operator.name)
 
 
-class _Lowering(Network):
+class _RecurrentLowering(Network):
     def __init__(self, desc: OperatorDesc, p: PlanBuilder) -> None:
         super().__init__(desc)
         self.p = p
@@ -268,17 +268,17 @@ class _Lowering(Network):
 @operator("RNN", output=_infer, shaders=_SHADERS, check=_check, newer=_newer, in_place=False,
           owned=False, direction=Direction.FORWARD)
 def RnnOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
-    _Lowering(d, p).lower()
+    _RecurrentLowering(d, p).lower()
 
 
 @operator("GRU", output=_infer, shaders=_SHADERS, check=_check, newer=_newer, in_place=False,
           owned=False, direction=Direction.FORWARD, linear_before_reset=False)
 def GruOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
-    _Lowering(d, p).lower()
+    _RecurrentLowering(d, p).lower()
 
 
 @operator("LSTM", output=_infer, shaders=_SHADERS, check=_check, newer=_newer, in_place=False,
           owned=False, direction=Direction.FORWARD, clip_threshold=0.0, use_clip_threshold=False,
           couple_input_forget=False)
 def LstmOperatorDesc(d: OperatorDesc, p: PlanBuilder) -> None:
-    _Lowering(d, p).lower()
+    _RecurrentLowering(d, p).lower()

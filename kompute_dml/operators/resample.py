@@ -33,7 +33,7 @@ _MOST_TAPS, _MOST_REPEATED = 16, 1 << 16
 _LOCAL_SIZE = 256
 
 
-class _Axis(NamedTuple):
+class _ResampledAxis(NamedTuple):
     """A resampled dimension."""
 
     dimension: int
@@ -95,7 +95,7 @@ def _sample_bits(scale: float) -> int:
     return max(math.ceil(math.log2(0.5 / scale)), 0)
 
 
-def _axes(d: OperatorDesc) -> list[_Axis]:
+def _axes(d: OperatorDesc) -> list[_ResampledAxis]:
     """The dimensions that are resampled."""
     x, y = d.input_tensor, d.output_tensor
     rank = x.dimension_count
@@ -113,7 +113,7 @@ def _axes(d: OperatorDesc) -> list[_Axis]:
         if not same:
             bits = _sample_bits(scale) if antialiased and scale < 0.5 else 0
             line = Affine.of_scale(x.sizes[i], y.sizes[i], scale, in_offsets[i], out_offsets[i])
-            result.append(_Axis(i, line, scale, bits))
+            result.append(_ResampledAxis(i, line, scale, bits))
     return result
 
 
@@ -124,7 +124,7 @@ def rounding_of(d: OperatorDesc) -> int:
     return UP if d.rounding_direction == AxisDirection.INCREASING else DOWN
 
 
-class _Blocks(NamedTuple):
+class _BlocksOfAxis(NamedTuple):
     """An axis whose blocks of output have equal weights and equally spaced taps."""
 
     begin: int
@@ -137,7 +137,7 @@ class _Blocks(NamedTuple):
     """Weights of the second taps."""
 
 
-def _blocks(axis: _Axis, in_size: int, out_size: int, block: int) -> _Blocks | None:
+def _blocks(axis: _ResampledAxis, in_size: int, out_size: int, block: int) -> _BlocksOfAxis | None:
     if out_size > _MOST_REPEATED:
         return None
     if is_open(in_size) or is_open(out_size):
@@ -151,11 +151,13 @@ def _blocks(axis: _Axis, in_size: int, out_size: int, block: int) -> _Blocks | N
             or (firsts != firsts[0] + number * step + near[at]).any()
             or (place - firsts != weights[at]).any()):
         return None
-    return _Blocks(int(firsts[0]), step, int(near.max()) + 2,
+    return _BlocksOfAxis(int(firsts[0]), step, int(near.max()) + 2,
                    sum(int(n) << 4 * i for i, n in enumerate(near)), tuple(map(float, weights)))
 
 
-def _blocks_of_any_size(line: Affine, in_size: int, out_size: int, block: int) -> _Blocks | None:
+def _blocks_of_any_size(
+    line: Affine, in_size: int, out_size: int, block: int
+) -> _BlocksOfAxis | None:
     """The same where FLOAT32 is exact: then blocks are alike if whole elements lie between them."""
     step, first, divisor = line
     if (divisor & (divisor - 1) or step * block % divisor or out_size <= block
@@ -164,22 +166,22 @@ def _blocks_of_any_size(line: Affine, in_size: int, out_size: int, block: int) -
         return None
     taps = [divmod(step * i + first, divisor) for i in range(block)]
     near = [tap - taps[0][0] for tap, _ in taps]
-    return None if near[-1] + 2 > _MOST_TAPS else _Blocks(
+    return None if near[-1] + 2 > _MOST_TAPS else _BlocksOfAxis(
         taps[0][0], step * block // divisor, near[-1] + 2,
         sum(n << 4 * i for i, n in enumerate(near)), tuple(rest / divisor for _, rest in taps))
 
 
-class _Layout(NamedTuple):
+class _ResampleBlocks(NamedTuple):
     """The blocks of planes."""
 
     name: str
     block: tuple[int, int]
     channels: int
     """Vectors of channels, if they come last."""
-    blocks: list[_Blocks | None]
+    blocks: list[_BlocksOfAxis | None]
 
 
-def _layout_of(d: OperatorDesc) -> _Layout | None:
+def _layout_of(d: OperatorDesc) -> _ResampleBlocks | None:
     x, y, axes = d.input_tensor, d.output_tensor, _axes(d)
     each = 16 // x.data_type.itemsize
     if (y.dimension_count != 4 or sorted(a.dimension for a in axes) != [2, 3]
@@ -196,12 +198,12 @@ def _layout_of(d: OperatorDesc) -> _Layout | None:
         layout, block, channels = "last", (2, 2), x.sizes[1] // each
     else:
         return None
-    return _Layout(layout, block, channels, [
+    return _ResampleBlocks(layout, block, channels, [
         _blocks(a, x.sizes[a.dimension], y.sizes[a.dimension], n)
         for a, n in zip(sorted(axes), block)])
 
 
-class _Planes(Planes):
+class _PlanesOfResample(Planes):
     """Linear, along rows and columns whose blocks are alike."""
 
     def serves(self, problem: Images, traits: DeviceTraits) -> str | None:
@@ -244,7 +246,7 @@ class _Planes(Planes):
                   **weights("Y", down.weights), **weights("X", across.weights)})
 
 
-class _General(General):
+class _AnyResample(General):
     def lower(self, problem: Images, p: PlanBuilder) -> None:
         d, x, y = problem.desc, problem.desc.input_tensor, problem.y
         axes, linear = _axes(d), d.interpolation_mode == InterpolationMode.LINEAR
@@ -305,7 +307,7 @@ def four(values: list[int]) -> Ints:
     return (*values, *(0,) * (4 - len(values)))
 
 
-KERNELS: tuple[Kernel[Images], ...] = (_Planes(), _General())
+KERNELS: tuple[Kernel[Images], ...] = (_PlanesOfResample(), _AnyResample())
 
 
 def _resample(d: OperatorDesc, p: PlanBuilder) -> None:

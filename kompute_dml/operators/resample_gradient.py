@@ -135,7 +135,7 @@ def _readers_of(d: OperatorDesc) -> dict[int, _Readers]:
         if not (readers := _readers(*axis, rounding)).are_the_same}
 
 
-class _Layout(NamedTuple):
+class _ResampleGradientBlocks(NamedTuple):
     """The blocks of planes, as measured on an H200."""
 
     name: str
@@ -144,7 +144,7 @@ class _Layout(NamedTuple):
     """Channels of a vector."""
 
 
-def _layout_of(d: OperatorDesc) -> _Layout | None:
+def _layout_of(d: OperatorDesc) -> _ResampleGradientBlocks | None:
     dy, dx = d.input_gradient_tensor, d.output_gradient_tensor
     each = 16 // dx.data_type.itemsize
     if (dx.dimension_count != 4 or dx.data_type not in (DataType.FLOAT16, DataType.FLOAT32)
@@ -156,8 +156,8 @@ def _layout_of(d: OperatorDesc) -> _Layout | None:
                    for t in (dx, dy))
 
     if of_vectors(3):
-        return _Layout("first", (1 if each == 4 else 2, each), 1)
-    return _Layout("last", (3, 1), each) if of_vectors(1) else None
+        return _ResampleGradientBlocks("first", (1 if each == 4 else 2, each), 1)
+    return _ResampleGradientBlocks("last", (3, 1), each) if of_vectors(1) else None
 
 
 def _stencils(d: OperatorDesc) -> list[_Stencil | None]:
@@ -167,7 +167,7 @@ def _stencils(d: OperatorDesc) -> list[_Stencil | None]:
     return [_stencil(readers[i], d.input_gradient_tensor.sizes[i]) for i in (2, 3)]
 
 
-class _Planes(Planes):
+class _PlanesOfResampleGradient(Planes):
     """Linear, along rows and columns that are enlarged by whole numbers."""
 
     def serves(self, problem: Images, traits: DeviceTraits) -> str | None:
@@ -201,7 +201,7 @@ class _Planes(Planes):
                   "BEFORE_Y": down.before, "BEFORE_X": across.before})
 
 
-class _General(General):
+class _AnyResampleGradient(General):
     def lower(self, problem: Images, p: PlanBuilder) -> None:
         d, dx, dy = problem.desc, problem.y, problem.desc.input_gradient_tensor
         readers = _readers_of(d)
@@ -232,7 +232,7 @@ class _General(General):
                   "TAPS": most[-1] if along and most[-1] <= _MOST_TAPS else 0})
 
 
-KERNELS: tuple[Kernel[Images], ...] = (_Planes(), _General())
+KERNELS: tuple[Kernel[Images], ...] = (_PlanesOfResampleGradient(), _AnyResampleGradient())
 
 
 def _lower(d: OperatorDesc, p: PlanBuilder) -> None:

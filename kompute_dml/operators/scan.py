@@ -18,7 +18,7 @@ from ..tuning import work_key
 from .base import OperatorDesc, axis_in, like, operator
 
 
-class _Kind(NamedTuple):
+class _ScanVariant(NamedTuple):
     """A variant of the shader."""
 
     name: str
@@ -37,8 +37,8 @@ class _Kind(NamedTuple):
 
 
 _SHADERS = ("scan", "scan_once")
-_FLOAT, _INTEGER = _Kind("float", 4, 8), _Kind("integer", 8, 8)
-_HALVES = _Kind("halves", 8, 16, 2, 8, 1, True)
+_FLOAT, _INTEGER = _ScanVariant("float", 4, 8), _ScanVariant("integer", 8, 8)
+_HALVES = _ScanVariant("halves", 8, 16, 2, 8, 1, True)
 """Two neighbouring FLOAT16 rows are a row of words: single halves are stored by atomic
 operations."""
 _SIDE_BY_SIDE = 32
@@ -67,13 +67,15 @@ def _check(desc: OperatorDesc, strict: bool) -> None:
     axis_in(desc.operator.name, desc.axis, desc.input_tensor)
 
 
-def _fits(device: DeviceTraits, width: int, kind: _Kind) -> bool:
+def _fits(device: DeviceTraits, width: int, kind: _ScanVariant) -> bool:
     """Whether the device has workgroups of this width, with their shared memory."""
     return (width <= device.max_invocations
             and width * (2 * kind.stripes * kind.number + kind.carry) <= device.max_shared_memory)
 
 
-def _of_a_core(device: DeviceTraits, rows: int, columns: int, itemsize: int, kind: _Kind) -> int:
+def _of_a_core(
+    device: DeviceTraits, rows: int, columns: int, itemsize: int, kind: _ScanVariant
+) -> int:
     """How many neighbouring rows a workgroup takes, if one workgroup of each core, or nearly of
     each, scans all, or one after the other. Such rows need no parts, which are read twice. Else
     0."""

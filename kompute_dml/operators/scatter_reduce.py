@@ -168,7 +168,7 @@ class _ReducedColumns(Columns):
         return {"TYPE": d.output_tensor.data_type.code, "FUNCTION": _FUNCTIONS.index(d.function)}
 
 
-class _Runs(Kernel[Updates]):
+class _SortedUpdates(Kernel[Updates]):
     """Any updates, sorted by their places."""
 
     name = "runs"
@@ -178,7 +178,7 @@ class _Runs(Kernel[Updates]):
         _lower(p, problem.places)
 
 
-KERNELS: tuple[Kernel[Updates], ...] = (_ReducedColumns(), _Runs())
+KERNELS: tuple[Kernel[Updates], ...] = (_ReducedColumns(), _SortedUpdates())
 
 
 def _check_function(d: OperatorDesc) -> None:

@@ -36,7 +36,7 @@ _OPERATIONS: Mapping[int, Callable[..., int]] = {
 """Operations on truth values and on unsigned numbers of 32 bits, by opcode."""
 
 
-class _Call(NamedTuple):
+class _FunctionCall(NamedTuple):
     begin: int
     end: int
     type: int
@@ -45,7 +45,7 @@ class _Call(NamedTuple):
 
 
 class _Block(NamedTuple):
-    calls: tuple[_Call, ...]
+    calls: tuple[_FunctionCall, ...]
     condition: int
     """The truth value that chooses the first of two ``targets``, or else the second. 0: any may be
     next."""
@@ -61,7 +61,7 @@ class _Function(NamedTuple):
     """What it defines, itself included."""
 
 
-class _Module:
+class _LiveModule:
     """What depends on specialization constants. Places are those of words."""
 
     def __init__(self, code: bytes) -> None:
@@ -136,7 +136,7 @@ def _function(
     """The function that begins there. ``instructions`` are those after that."""
     blocks: dict[int, _Block] = {}
     ids = {words[begin + 2]}
-    calls: list[_Call] = []
+    calls: list[_FunctionCall] = []
     label, end = 0, begin
     for at, end, opcode in instructions:
         if opcode == _FUNCTION_END:
@@ -147,7 +147,7 @@ def _function(
         elif opcode not in _NO_RESULT:
             ids.add(words[at + 2])
             if opcode == _CALL:
-                calls.append(_Call(at, end, *words[at + 1 : at + 4]))
+                calls.append(_FunctionCall(at, end, *words[at + 1 : at + 4]))
         elif opcode == _BRANCH:
             blocks[label] = _Block(tuple(calls), 0, (words[at + 1],))
         elif opcode == _BRANCH_CONDITIONAL:
@@ -157,7 +157,7 @@ def _function(
     return _Function(begin, end, blocks, frozenset(ids))
 
 
-_parsed = functools.lru_cache(8)(_Module)
+_parsed = functools.lru_cache(8)(_LiveModule)
 """Chains and products compile many times one after the other. All modules would take megabytes."""
 
 
@@ -179,7 +179,7 @@ def _live_code(code: bytes, constants: bytes) -> bytes:
     module = _parsed(code)
     known = module.values(np.frombuffer(constants, np.uint32))
     waiting, used = list(module.entries), set(module.entries)
-    dead: list[_Call] = []
+    dead: list[_FunctionCall] = []
     while waiting:
         function = module.functions[waiting.pop()]
         reached = _reached(function, known)
@@ -200,7 +200,7 @@ def _live_code(code: bytes, constants: bytes) -> bytes:
     return b"".join((*parts, code[4 * at :]))
 
 
-def _undefined(call: _Call) -> bytes:
+def _undefined(call: _FunctionCall) -> bytes:
     return np.array([3 << 16 | _UNDEF, call.type, call.result], np.uint32).tobytes()
 
 

@@ -53,7 +53,7 @@ class ReflectionError(ValueError):
     """A shader has declarations that the package does not support."""
 
 
-class _Module:
+class _ReflectedModule:
     """The relevant instructions, grouped by what they define."""
 
     def __init__(self, binary: bytes) -> None:
@@ -155,7 +155,7 @@ class _Module:
 def vectors_in_shared_memory(binary: bytes) -> list[int]:
     """The bytes before each shared variable of vectors of 16 bytes, where a compiler puts one
     variable after the other. Sizes are those of the constants' defaults."""
-    module, at, found = _Module(binary), 0, []
+    module, at, found = _ReflectedModule(binary), 0, []
     for _, type_id in module.variables_in(_WORKGROUP):
         if module.is_vector(type_id):
             found.append(at)
@@ -169,7 +169,7 @@ def reflect(binary: bytes) -> dict[str, Any]:
     Offset and count of a push field are in 32-bit words. A local size with a specialization id but
     no name is called LOCAL_SIZE (then LOCAL_SIZE_Y, LOCAL_SIZE_Z).
     """
-    module = _Module(binary)
+    module = _ReflectedModule(binary)
     size_names = dict(zip(module.local_size_ids, ("LOCAL_SIZE", "LOCAL_SIZE_Y", "LOCAL_SIZE_Z")))
     constants = {}
     for (constant, decoration), spec_id in module.decorations.items():
@@ -195,7 +195,7 @@ def reflect(binary: bytes) -> dict[str, Any]:
     }
 
 
-def _push_block(module: _Module) -> dict[str, dict[str, int]]:
+def _push_block(module: _ReflectedModule) -> dict[str, dict[str, int]]:
     fields = {}
     for _, block in module.variables_in(_PUSH_CONSTANT):
         for member, type_id in enumerate(module.types[block][1]):
@@ -210,7 +210,7 @@ def _push_block(module: _Module) -> dict[str, dict[str, int]]:
     return fields
 
 
-def _words(module: _Module, type_id: int) -> int | None:
+def _words(module: _ReflectedModule, type_id: int) -> int | None:
     """The number of contiguous 32-bit words of a type; None for any other type."""
     opcode, operands = module.types[type_id]
     if opcode in (_TYPE_INT, _TYPE_FLOAT):

@@ -52,7 +52,7 @@ _STAGED = object()
 """A tensor of the host that is uploaded with others."""
 
 
-class _Open:
+class _OpenSizesPlan:
     """A plan for many sizes."""
 
     def __init__(self, more: tuple[Any, ...], trace: SizeTrace, plan: OpenPlan, form: ReadyRun
@@ -129,7 +129,7 @@ class PlannedNodes:
         """Arguments that are constants of the plans while the graph is frozen."""
         self._pattern = _pattern_of(arguments)
         """The sizes that PyTorch leaves open, if any."""
-        self._open: list[_Open] = []
+        self._open: list[_OpenSizesPlan] = []
         self._known: KnownRun | None = None
         """The last run."""
         self.declined = ""
@@ -253,7 +253,7 @@ class PlannedNodes:
         builder = OpenBuilder(memory.device(), trace, values)
         try:
             form, plan = self._opened(args, tensors, builder, self._pattern.over(variables))
-            opened = _Open(more, trace, plan, form)
+            opened = _OpenSizesPlan(more, trace, plan, form)
             ready = opened.at(values, tensors)
         except Exception as error:  # the plan of these sizes alone says what is wrong with them
             self.declined = f"{type(error).__name__}: {error}"

@@ -23,7 +23,7 @@ _VIEWING = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView) | torch
 """Where a view is made, past the device's function: the CPU's kernel serves (see device.py)."""
 
 
-class _View(NamedTuple):
+class _SharedView(NamedTuple):
     """A result: an end, or a view of one."""
 
     end: int
@@ -50,7 +50,7 @@ class SharedResults:
         self._symbols: dict[sympy.Expr, int] = {
             x.node.expr: i for i, n in enumerate(arguments)
             if isinstance(x := n.meta.get("val"), torch.SymInt) and x.node.expr.is_Symbol}
-        self._views: list[_View] = []
+        self._views: list[_SharedView] = []
         self._read: list[Any] = []
         """The numbers of views, some of which are expressions."""
         bases = {n: self._base(n) for n in outputs if isinstance(n, Node)}
@@ -72,18 +72,18 @@ class SharedResults:
             if known is None:
                 known = sharing[base, host] = len(self.ends)
                 self.ends.append(base)
-            self._views.append(_View(known) if base is node else self._view(
+            self._views.append(_SharedView(known) if base is node else self._view(
                 node, base, known, j >= saved_from))
         if saved_from >= len(outputs):
             self.saved_from = saved_from
-        self._are_ends = self._views == [_View(j) for j in range(len(outputs))]
+        self._are_ends = self._views == [_SharedView(j) for j in range(len(outputs))]
         self._numbers: Callable[..., Any] | None = None
         if any(isinstance(n, sympy.Expr) for n in self._read):
             self._numbers = sympy.lambdify([*self._symbols], self._read, "math")
 
-    def _end(self, x: Any) -> _View:
+    def _end(self, x: Any) -> _SharedView:
         self.ends.append(x)
-        return _View(len(self.ends) - 1)
+        return _SharedView(len(self.ends) - 1)
 
     def _base(self, node: Node) -> Node:
         """The value that a node is a view of, or the node."""
@@ -123,13 +123,13 @@ class SharedResults:
             return int(found)
         return found if found.free_symbols <= self._symbols.keys() else None
 
-    def _view(self, node: Node, base: Node, end: int, saved: bool) -> _View:
+    def _view(self, node: Node, base: Node, end: int, saved: bool) -> _SharedView:
         x, y = _of(node), _of(base)
         if x.dtype == y.dtype and x.ndim == y.ndim and all(map(_is, _form(x, y), _form(y, y))):
-            return _View(end) if saved else _View(end, x.dtype, -1)
+            return _SharedView(end) if saved else _SharedView(end, x.dtype, -1)
         first = len(self._read)
         self._read += [self._number(n) for n in _form(x, y)]
-        return _View(end, x.dtype, x.ndim, first, saved)
+        return _SharedView(end, x.dtype, x.ndim, first, saved)
 
     def of(self, ends: list[Any], args: Sequence[Any]) -> list[Any]:
         """The outputs, of the ends and the graph's arguments."""

@@ -53,7 +53,7 @@ class Signature(NamedTuple):
         return [(x.shape, x.stride(), x.storage_offset()) for x in self.tensors]
 
 
-class _Unknown(Exception):
+class _UnknownArgument(Exception):
     """An argument that belongs to no signature."""
 
 
@@ -70,7 +70,7 @@ def signature(op: object, args: Sequence[Any], kwargs: dict[str, Any]) -> Signat
         for name, x in kwargs.items():
             parts.append(name)
             _add(x, parts, tensors, memories, starts)
-    except _Unknown:
+    except _UnknownArgument:
         return None
     return Signature(tuple(parts), tensors, memories, starts)
 
@@ -81,10 +81,10 @@ def _add(x: Any, parts: list[Any], tensors: list[torch.Tensor],
     kind = type(x)
     if isinstance(x, torch.Tensor):
         if x.is_cpu or x.is_conj() or x.is_neg():
-            raise _Unknown
+            raise _UnknownArgument
         held = getattr(x.untyped_storage(), "kompute_dml_allocation", None)
         if held is None and x.device.type != memory.NAME:
-            raise _Unknown
+            raise _UnknownArgument
         start = x.storage_offset() * x.element_size()
         parts += (x.dtype, x.shape, x.stride(), start & 15, x.requires_grad)
         for i, other in enumerate(memories):  # tensors may lie in each other
@@ -103,10 +103,10 @@ def _add(x: Any, parts: list[Any], tensors: list[torch.Tensor],
         for item in x:
             _add(item, parts, tensors, memories, starts)
     else:
-        raise _Unknown
+        raise _UnknownArgument
 
 
-class _Place(NamedTuple):
+class _TapePlace(NamedTuple):
     """Where a tensor of a run lies: so many bytes after the start of a memory."""
 
     memory: int
@@ -115,9 +115,9 @@ class _Place(NamedTuple):
     """In an argument, bytes after that argument's start."""
 
 
-class _Step(NamedTuple):
+class _TapeStep(NamedTuple):
     compiled: CompiledOperator
-    places: tuple[_Place | None, ...]
+    places: tuple[_TapePlace | None, ...]
     new: tuple[tuple[int, int], ...]
     """What is allocated before: memory and bytes."""
     gone: tuple[int, ...]
@@ -160,7 +160,7 @@ _SMALL = 4 << 10
 class Tape:
     """What a call does."""
 
-    steps: list[_Step]
+    steps: list[_TapeStep]
     total: int
     """Memories, without constants."""
     constants: list[Allocation]
@@ -212,11 +212,11 @@ class Tape:
             None if y.memory < 0 else memories[y.memory], y.form) for y in self.outputs]
 
 
-class _Notes(threading.local):
+class _Taping(threading.local):
     active = False
 
 
-_notes = _Notes()
+_notes = _Taping()
 _tapes: dict[tuple[Any, ...], Tape | ListPlan | int] = {}
 """By signature. A number says how often the call was tried."""
 
@@ -304,7 +304,7 @@ def _tape(call: Signature, runs: Sequence[Run], written: Sequence[Allocation], r
     structure = pytree.tree_structure(result, is_leaf=lambda x: x is None)
     kept = {y.memory for y in outputs if y is not None}
     begins = [*call.starts, *[0] * (total + len(constants) - count)]
-    bare = [(run.compiled, [None if t is None else _Place(
+    bare = [(run.compiled, [None if t is None else _TapePlace(
         at := places[id(t.allocation)], t.byte_offset - begins[at]) for t in run.tensors])
         for run in runs]
     nbytes = {places[key]: a.nbytes for key, a in made.items()}
@@ -318,20 +318,20 @@ def _tape(call: Signature, runs: Sequence[Run], written: Sequence[Allocation], r
                 None if isinstance(result, torch.Tensor) else structure, same)
 
 
-_Bare = tuple[CompiledOperator, list["_Place | None"]]
+_Bare = tuple[CompiledOperator, list["_TapePlace | None"]]
 
 
-def _steps(bare: Sequence[_Bare], nbytes: dict[int, int], kept: set[int]) -> list[_Step]:
+def _steps(bare: Sequence[_Bare], nbytes: dict[int, int], kept: set[int]) -> list[_TapeStep]:
     """The steps, with the memories that each of them needs first, and last."""
     used = {p.memory: n for n, (_, places) in enumerate(bare) for p in places if p is not None}
-    steps: list[_Step] = []
+    steps: list[_TapeStep] = []
     seen: set[int] = set()
     for n, (compiled, places) in enumerate(bare):
         here = {p.memory for p in places if p is not None}
         new = [(i, nbytes[i]) for i in sorted(here - seen) if i in nbytes]
         gone = [i for i in sorted(here - kept) if i in nbytes and used[i] == n]
         seen |= here
-        steps.append(_Step(compiled, tuple(places), tuple(new), tuple(gone)))
+        steps.append(_TapeStep(compiled, tuple(places), tuple(new), tuple(gone)))
     return steps
 
 
@@ -356,7 +356,7 @@ def _without_copies(bare: list[_Bare], inner: Collection[int]) -> list[_Bare]:
     return steps
 
 
-def _may_write(steps: Sequence[_Bare], maker: int, copy: int, source: _Place, target: _Place
+def _may_write(steps: Sequence[_Bare], maker: int, copy: int, source: _TapePlace, target: _TapePlace
                ) -> bool:
     """Whether the step ``maker`` may write ``target`` instead of ``source``."""
     compiled, places = steps[maker]

@@ -127,7 +127,7 @@ def test_blocks_of_any_size_are_those_of_each_size(
         for size in range(math.ceil((block + 1) / scale), 70):
             outputs = math.floor(size * scale)
             line = Affine.of_scale(size, outputs, scale, *offsets)
-            blocks = resample._blocks(resample._Axis(0, line, scale), size, outputs, block)
+            blocks = resample._blocks(resample._ResampledAxis(0, line, scale), size, outputs, block)
             ours = resample._blocks_of_any_size(line, size, outputs, block)
             assert ours is None or ours == blocks, (size, block)
             known.append(ours is not None)

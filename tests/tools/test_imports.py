@@ -159,3 +159,11 @@ def test_the_names_of_classes_are_unique() -> None:
                       for node in ast.walk(ast.parse(path.read_text("utf-8")))
                       if isinstance(node, ast.ClassDef) and not node.name.startswith("_"))
     assert {name for name, count in classes.items() if count > 1} == set()
+
+
+def test_names_of_classes_are_unique() -> None:
+    """So a name says which class is meant, in a trace, a search and a talk."""
+    names = Counter(node.name for path in _modules().values()
+                    for node in ast.walk(ast.parse(path.read_text("utf-8")))
+                    if isinstance(node, ast.ClassDef))
+    assert {name: n for name, n in names.items() if n > 1} == {}

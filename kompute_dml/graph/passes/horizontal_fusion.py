@@ -15,7 +15,7 @@ from ..node import Node, Nodes, changed, moved
 from ..rewrite import rewrite
 
 
-class _Kind(NamedTuple):
+class _ProductFields(NamedTuple):
     """The fields of an operator that multiplies A by B."""
 
     row: str
@@ -27,8 +27,8 @@ class _Kind(NamedTuple):
 
 
 _KINDS = {
-    "GEMM": _Kind("c_tensor"),
-    "MATRIX_MULTIPLY_INTEGER_TO_FLOAT": _Kind(
+    "GEMM": _ProductFields("c_tensor"),
+    "MATRIX_MULTIPLY_INTEGER_TO_FLOAT": _ProductFields(
         "bias_tensor", ("a_scale_tensor", "a_zero_point_tensor"),
         ("b_scale_tensor", "b_zero_point_tensor")),
 }

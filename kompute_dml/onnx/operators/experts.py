@@ -26,7 +26,7 @@ _ACTIVATIONS = {"relu": "ACTIVATION_RELU", "identity": None, "silu": "ACTIVATION
                 "gelu": None, "swiglu": None}
 
 
-class _Places(NamedTuple):
+class _WeightInputs(NamedTuple):
     """Inputs by number: the weights of two products and their biases, and a third product."""
 
     first: int
@@ -36,7 +36,7 @@ class _Places(NamedTuple):
     third: int
 
 
-_PLACES = {"MoE": _Places(2, 3, 4, 5, 6), "QMoE": _Places(2, 4, 5, 7, 8)}
+_PLACES = {"MoE": _WeightInputs(2, 3, 4, 5, 6), "QMoE": _WeightInputs(2, 4, 5, 7, 8)}
 _FIRST_ZEROS, _SECOND_ZEROS, _ROUTER_WEIGHTS = 11, 12, 14
 """Inputs of QMoE. Scales follow their weights."""
 

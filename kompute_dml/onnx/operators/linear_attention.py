@@ -43,7 +43,7 @@ def linear_attention(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[A
     q = _shared(builder, first, size, max(heads, query_heads))
     groups = max(heads, query_heads) // heads
     each = min(_MOST, 1 << (tokens - 1).bit_length())
-    layout = _Layout(batches, heads, tokens, each)
+    layout = _TokenChunks(batches, heads, tokens, each)
     q = layout.split(builder, q, heads * groups)
     k = layout.split(builder, _shared(builder, given(inputs, 1), size, heads), heads)
     v = layout.split(builder, given(inputs, 2), heads)
@@ -143,7 +143,7 @@ def refusal(node: OnnxNode) -> str | None:
     return None
 
 
-class _Layout:
+class _TokenChunks:
     """Tokens in chunks: [batch and head, chunk, token, feature]."""
 
     def __init__(self, batches: int, heads: int, tokens: int, each: int) -> None:

@@ -62,7 +62,7 @@ def grid_sample(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]
     axes = []
     for d, n in enumerate(sizes):  # the first number of a point is along the last dimension
         at = grid.view((batches, points), grid.strides[:2], (len(sizes) - 1 - d) * grid.strides[2])
-        axes.append(_Axis(builder, node, at, n))
+        axes.append(_SampledAxis(builder, node, at, n))
     if axes[0].padding == "zeros":
         pads = np.array([0, 0, *[1] * len(sizes)] * 2)
         (x,) = movement.pad(builder, replace(node, attributes={}), [
@@ -71,7 +71,7 @@ def grid_sample(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]
     pixels = builder.reshape(x, (batches, channels, product(x.shape[2:])))
     taken = replace(node, attributes={"axis": 2})
 
-    def sample(axes: Sequence[_Axis], steps: Sequence[int], index: Array | None) -> Array:
+    def sample(axes: Sequence[_SampledAxis], steps: Sequence[int], index: Array | None) -> Array:
         """Interpolated along ``axes``; ``index`` is of the dimensions before."""
         if not axes:
             assert index is not None
@@ -99,7 +99,7 @@ def grid_sample(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]
     return [builder.reshape(converted(builder, y, x.dtype), shape)]
 
 
-class _Axis:
+class _SampledAxis:
     """Points along one dimension: each one's neighbours and what they weigh."""
 
     def __init__(self, builder: Builder, node: OnnxNode, at: Array, size: int) -> None:

@@ -192,7 +192,7 @@ class _First(Depthwise):
 
 
 @dataclass(frozen=True)
-class _Rows(_First):
+class _DepthwiseRows(_First):
     """Rows in chunks of words: a window stays in registers."""
 
     rows: int
@@ -306,6 +306,6 @@ class Direct(Kernel[Layer]):
 
 OF_FLOATS: tuple[Kernel[Layer], ...] = (
     *(_Last(f"last{block}") for block in ("2x4", "1x4", "4x2", "1x8", "1x1")), _First("first"),
-    _Rows("rows7", 7), _Rows("rows4", 4), Direct())
+    _DepthwiseRows("rows7", 7), _DepthwiseRows("rows4", 4), Direct())
 OF_BYTES: tuple[Kernel[Layer], ...] = tuple(
     _OfBytes(f"last{block}") for block in ("2x4", "1x4", "1x1"))

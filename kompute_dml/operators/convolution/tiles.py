@@ -124,7 +124,7 @@ class Tiles(Kernel[Layer]):
                   "PLAIN": packing.is_plain(p, c, y_strides, self.each, y)})
 
 
-class _OnUnits(Tiles):
+class _ConvolutionOnUnits(Tiles):
     """A step of K is some vectors of 16 bytes."""
 
     bytes = 2
@@ -142,7 +142,7 @@ class _OnUnits(Tiles):
                                  total, known["lanes"])
 
 
-class _Halves(_OnUnits):
+class _Halves(_ConvolutionOnUnits):
     """FLOAT16 on matrix units."""
 
     def serves(self, layer: Layer, traits: DeviceTraits) -> str | None:
@@ -157,7 +157,7 @@ class _Halves(_OnUnits):
         return packing.in_two(time, traits) if self.splits > 1 else time
 
 
-class _Bytes(_OnUnits):
+class _Bytes(_ConvolutionOnUnits):
     """Bytes on matrix units."""
 
     bytes = 1
@@ -224,7 +224,7 @@ class _Lines(Tiles):
 
 
 @dataclass(frozen=True)
-class _Wide(_Lines):
+class _WideConvolution(_Lines):
     """FLOAT32 in tiles that fill a core, tap by tap. It was faster with several taps; one was not
     timed."""
 
@@ -267,7 +267,7 @@ class _Wide(_Lines):
 
 
 @dataclass(frozen=True)
-class _Blocks(Tiles):
+class _ConvolutionBlocks(Tiles):
     """Floats without shared memory, for drivers on which that is slow."""
 
     file = BLOCKS
@@ -366,5 +366,5 @@ BYTES = tuple(_Bytes(f"i8.{tile}") for tile in (
     "t128x160", "t256", "t96", "t96d", "t128x64", "t64", "t64s", "t64k16", "t64m8n16", "t32m8n8"))
 OF_DOTS = (_Dots("t128"), _Dots("t128x64"), _Dots("t64"))
 OF_LINES = (_Lines("t128", adds_tails=False), _Lines("t128x64"), _Lines("t64"))
-WIDE = (_Wide("t192x128"),)
-OF_BLOCKS = (_Blocks("t8"), _Blocks("t16", is_large=True))
+WIDE = (_WideConvolution("t192x128"),)
+OF_BLOCKS = (_ConvolutionBlocks("t8"), _ConvolutionBlocks("t16", is_large=True))

@@ -100,7 +100,7 @@ class WideningProduct(FloatProduct):
 
 
 @dataclass(frozen=True)
-class _Rows(Kernel[WideningProduct]):
+class _NarrowRows(Kernel[WideningProduct]):
     """Up to eight rows, by vectors of B."""
 
     axis: str
@@ -150,7 +150,7 @@ class _Widened(Kernel[WideningProduct]):
 
 
 KERNELS: tuple[Kernel[WideningProduct], ...] = (
-    *(_Rows(axis, rows) for axis in _SIZES for rows in (1, 2, 4, 8)), _Widened())
+    *(_NarrowRows(axis, rows) for axis in _SIZES for rows in (1, 2, 4, 8)), _Widened())
 
 
 def _lower(d: OperatorDesc, target: Target) -> Plan:

@@ -108,7 +108,7 @@ class _Fused(Kernel[BlockedProduct]):
 
 
 @dataclass(frozen=True)
-class _Rows(_Fused):
+class _BlockedRows(_Fused):
     """Tiles of rows in shared memory. For one or two rows, K is shared by the number of workgroups
     that keeps the cores busiest."""
 
@@ -165,7 +165,7 @@ class _Rows(_Fused):
 
 
 @dataclass(frozen=True)
-class _Units(_Fused):
+class _BlockedOnUnits(_Fused):
     """Left operands of matrix units come from memory. B has four bits."""
 
     height: int
@@ -243,8 +243,9 @@ class _Dequantized(Kernel[BlockedProduct]):
         p.include(product.operator.lower(product, p.target), {"b_tensor": dequantized.reading()})
 
 
-ROWS: tuple[Kernel[BlockedProduct], ...] = tuple(map(_Rows, _HEIGHTS))
-KERNELS: tuple[Kernel[BlockedProduct], ...] = (*ROWS, *map(_Units, (1, 8, 16)), _Dequantized())
+ROWS: tuple[Kernel[BlockedProduct], ...] = tuple(map(_BlockedRows, _HEIGHTS))
+KERNELS: tuple[Kernel[BlockedProduct], ...] = (
+    *ROWS, *map(_BlockedOnUnits, (1, 8, 16)), _Dequantized())
 
 
 def _lower(d: OperatorDesc, target: Target) -> Plan:

@@ -124,7 +124,7 @@ class _Several(DecodeKernel):
 
 
 @dataclass(frozen=True)
-class _Blocks(_Several):
+class _DecodeBlocks(_Several):
     """Matrices in blocks. Neighbours read along K."""
 
     math: str
@@ -386,7 +386,7 @@ def _rows_of_outputs(products: Sequence[DecodePart]) -> list[int]:
 
 
 KERNELS: tuple[DecodeKernel, ...] = (
-    _Row(), _Blocks("halves"), _Blocks("floats"), _PlainRow(), _Plain())
+    _Row(), _DecodeBlocks("halves"), _DecodeBlocks("floats"), _PlainRow(), _Plain())
 
 
 def pays(target: Target, g: DecodeProblem) -> bool:

@@ -69,7 +69,7 @@ def _loops(k: int, traits: DeviceTraits) -> int:
 
 
 @dataclass(frozen=True)
-class _Tile(FloatKernel):
+class _FloatTile(FloatKernel):
     """A workgroup computes a tile. Several workgroups may share its K."""
 
     variant: str
@@ -107,13 +107,13 @@ class _Tile(FloatKernel):
             self.variant, self.rows, self.columns, self.k, self.each, _loops(self.k, traits),
             self.parts or 1, busy)
 
-    def forms(self, g: FloatProduct, traits: DeviceTraits) -> Iterable[_Tile]:
+    def forms(self, g: FloatProduct, traits: DeviceTraits) -> Iterable[_FloatTile]:
         """Also with K in parts: as many as keep the device busy."""
         return self._forms(g, traits, (0,))
 
     def _forms(
         self, g: FloatProduct, traits: DeviceTraits, parts: Ints
-    ) -> Iterable[_Tile]:
+    ) -> Iterable[_FloatTile]:
         return (self, *(form for form in (_split(self, n) for n in parts)
                         if form.launch(g, traits).part_k(g) < g.k))
 
@@ -131,20 +131,20 @@ class _Tile(FloatKernel):
 
 
 @functools.cache
-def _split(kernel: _Tile, parts: int) -> _Tile:
+def _split(kernel: _FloatTile, parts: int) -> _FloatTile:
     return replace(kernel, split=True, parts=parts)
 
 
 # Float32 sums
 
 
-class _Sums(_Tile):
+class _Sums(_FloatTile):
     """Tiles in shared memory."""
 
     def serves(self, g: FloatProduct, traits: DeviceTraits) -> str | None:
         return "factors are rounded for matrix units" if g.is_rounded else None
 
-    def forms(self, g: FloatProduct, traits: DeviceTraits) -> Iterable[_Tile]:
+    def forms(self, g: FloatProduct, traits: DeviceTraits) -> Iterable[_FloatTile]:
         return self._forms(g, traits, (0,) if traits.is_cpu else _PARTS)
 
     def launch(self, g: FloatProduct, traits: DeviceTraits) -> FloatLaunch:
@@ -186,7 +186,7 @@ class _Oblong(_Sums):
 
 
 @dataclass(frozen=True)
-class _Blocks(FloatKernel):
+class _GemmBlocks(FloatKernel):
     """An invocation reads all that its block takes, where shared memory is slow."""
 
     variant: str
@@ -209,7 +209,7 @@ class _Blocks(FloatKernel):
         return FloatLaunch(self.variant, rows, columns, 4, 4, _loops(4, traits))
 
 
-class _LittleCode(_Blocks):
+class _LittleCode(_GemmBlocks):
     """The same of little code, where compiling is slow."""
 
     def serves(self, g: FloatProduct, traits: DeviceTraits) -> str | None:
@@ -222,7 +222,7 @@ class _LittleCode(_Blocks):
 
 
 @dataclass(frozen=True)
-class _Skinny(FloatKernel):
+class _FloatSkinny(FloatKernel):
     """Up to eight rows, by vectors of B."""
 
     axis: str
@@ -295,7 +295,7 @@ def _in_pieces(g: FloatProduct, traits: DeviceTraits) -> bool:
             and not all(g.vectors(side, 8) for side in "ab"))
 
 
-class _OnUnits(FloatKernel):
+class _GemmOnUnits(FloatKernel):
     """A kernel on matrix units that reads vectors of eight elements."""
 
     def serves(self, g: FloatProduct, traits: DeviceTraits) -> str | None:
@@ -307,7 +307,7 @@ class _OnUnits(FloatKernel):
 
 
 @dataclass(frozen=True)
-class _Coopmat(_OnUnits, _Tile):
+class _Coopmat(_GemmOnUnits, _FloatTile):
     """Tiles in shared memory, for matrix units of any shape."""
 
     each = 8
@@ -323,7 +323,7 @@ class _Coopmat(_OnUnits, _Tile):
         return self._rank_by_size(g, traits, False)
 
 
-class _Small(_Coopmat):
+class _FloatSmall(_Coopmat):
     """The smallest tile. Sixteen rows have one of their own."""
 
     def _rank(self, g: FloatProduct, traits: DeviceTraits) -> float:
@@ -332,7 +332,7 @@ class _Small(_Coopmat):
         return self._rank_by_size(g, traits, True)
 
 
-class _Only(_Coopmat):
+class _FloatOnly(_Coopmat):
     """The only tile of a shape."""
 
     def _rank(self, g: FloatProduct, traits: DeviceTraits) -> float:
@@ -351,7 +351,7 @@ def _is_alone(g: FloatProduct, traits: DeviceTraits) -> bool:
     return g.rows > 32 and 3 * g.tiles(64, 64) >= traits.cores
 
 
-class _Deep(_Coopmat):
+class _FloatDeep(_Coopmat):
     """A tile whose subgroups divide K, for fewer tiles than cores. No core gets a second workgroup
     of it, which would take as long again."""
 
@@ -369,7 +369,7 @@ class _Flat(_Coopmat):
         return 25.0 if alone and not self.split else _LAST
 
 
-class _PackedB(_OnUnits):
+class _PackedB(_GemmOnUnits):
     """B in the order of matrix units. Its tiles pay off even if a tenth of the cores has none."""
 
     variant = "gemm_coopmat.t64x256p"
@@ -405,7 +405,7 @@ class _PackedB(_OnUnits):
 
 
 @dataclass(frozen=True)
-class _Direct(_OnUnits):
+class _Direct(_GemmOnUnits):
     """A comes straight from memory."""
 
     tile: str
@@ -568,22 +568,23 @@ class _Fragments(FloatKernel):
         return g.replaced(g.k, a=repacked(p, "a", along_k=True))
 
 
-def _skinny(**shapes: tuple[int, int]) -> Iterator[_Skinny]:
+def _skinny(**shapes: tuple[int, int]) -> Iterator[_FloatSkinny]:
     for axis, (columns, k) in shapes.items():
-        yield from (_Skinny(axis, rows, columns, k) for rows in (1, 2, 4, 8))
+        yield from (_FloatSkinny(axis, rows, columns, k) for rows in (1, 2, 4, 8))
 
 
 KERNELS: tuple[FloatKernel, ...] = (
-    _LittleCode("gemm_blocks.t32"), _Blocks("gemm_blocks.t64"), _Blocks("gemm_blocks.t128", True),
+    _LittleCode("gemm_blocks.t32"), _GemmBlocks("gemm_blocks.t64"),
+    _GemmBlocks("gemm_blocks.t128", True),
     *_skinny(k=(8, 1024), mn=(128, 32)),
     *(_Fragments(axis, rows) for axis, heights in (("k", (1, 8, 16)), ("n", (1, 8)),
                                                    ("n4", (1, 8, 16))) for rows in heights),
     _PackedB(), _DirectSmall("t32k", "k"), _DirectSmall("t32n", "mn"),
     _DirectSquare("t64k", "k"), _DirectSquare("t64s", "mn"), _Direct("t128x64s", "mn"),
     _Coopmat("gemm_coopmat.t128"), _Coopmat("gemm_coopmat.t64"),
-    _Deep("gemm_coopmat.t64d"), _Flat("gemm_coopmat.t32x64"),
-    _Small("gemm_coopmat.t32"), _Small("gemm_coopmat.t16"),
-    *(_Only(f"gemm_coopmat.{tile}") for tile in ("t64m8n16", "t32m8n8", "t16m8n8d8")),
+    _FloatDeep("gemm_coopmat.t64d"), _Flat("gemm_coopmat.t32x64"),
+    _FloatSmall("gemm_coopmat.t32"), _FloatSmall("gemm_coopmat.t16"),
+    *(_FloatOnly(f"gemm_coopmat.{tile}") for tile in ("t64m8n16", "t32m8n8", "t16m8n8d8")),
     _Sums("gemm.t128"), _Sums("gemm.t64"), _Sums("gemm.t32"),
     _Oblong("gemm.t128x64"), _Oblong("gemm.t128x64d"), _Oblong("gemm.t32x64"))
 

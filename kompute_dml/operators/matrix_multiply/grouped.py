@@ -109,7 +109,7 @@ or ``filler``. OutputPlaces has the place of each row, 0 for rows in no tile."""
 
 
 @dataclass(frozen=True)
-class _Dequantized(Kernel[BlockedProduct]):
+class _DequantizedGroups(Kernel[BlockedProduct]):
     """The matrices of all groups are dequantized first, for many rows."""
 
     name = "dequantize"
@@ -160,7 +160,7 @@ def _read_as_they_are(d: OperatorDesc, g: BlockedProduct) -> bool:
 def _lower(d: OperatorDesc, target: Target) -> Plan:
     p = PlanBuilder(target, d)
     if d.b_scale_tensor is not None:
-        blocked, other = BlockedProduct(p), _Dequantized()
+        blocked, other = BlockedProduct(p), _DequantizedGroups()
         kernels = (*ROWS, other) if _read_as_they_are(d, blocked) else (other,)
         choose(kernels, blocked, p).lower(blocked, p)
         return p.build()

@@ -92,7 +92,7 @@ class IntegerKernel(Kernel[Product]):
         return -(-pieces // -(-pieces // wanted))
 
     def lower(self, product: Product, p: PlanBuilder) -> None:
-        _Lowering(product, self, p)
+        _IntegerLowering(product, self, p)
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class _AnyBytes(FixedKernel):
 
 
 @dataclass(frozen=True)
-class _Wide(_OfSizes):
+class _WideElements(_OfSizes):
     """Elements of two or four bytes."""
 
     width: str = ""
@@ -141,12 +141,12 @@ class _Wide(_OfSizes):
         return None if width == self.width else f"elements are {width}"
 
 
-class _WideFlat(_Wide):
+class _WideFlat(_WideElements):
     def estimate(self, product: Product, traits: DeviceTraits) -> float:
         return float(product.rows > 4 * self.rows)
 
 
-class _WideSquare(_Wide):
+class _WideSquare(_WideElements):
     cost = 0.5
 
 
@@ -166,7 +166,7 @@ def _axis_of_few(product: Product) -> str:
 
 
 @dataclass(frozen=True)
-class _Skinny(FixedKernel):
+class _IntegerSkinny(FixedKernel):
     """Up to eight rows, or up to 128 on matrix units."""
 
     axis: str = "k"
@@ -185,7 +185,7 @@ class _Skinny(FixedKernel):
         return None if product.rows <= most else f"it has more than {most} rows"
 
 
-class _Vectors(_Skinny):
+class _DotVectors(_IntegerSkinny):
     """Dot products of vectors. Fewer rows than the kernel has are multiplied by zeros."""
 
     def estimate(self, product: Product, traits: DeviceTraits) -> float:
@@ -193,7 +193,7 @@ class _Vectors(_Skinny):
 
 
 @dataclass(frozen=True)
-class _Columns(_Vectors):
+class _Columns(_DotVectors):
     """The same of a B whose columns are contiguous."""
 
     splits_k = True
@@ -203,7 +203,7 @@ class _Columns(_Vectors):
         return super().estimate(product, traits) + (0.0 if counts else 1.0)
 
 
-class _Subgroups(_Skinny):
+class _Subgroups(_IntegerSkinny):
     """Subgroups of 32 of their own. They store whole words, and keep no sums for another
     dispatch."""
 
@@ -224,7 +224,7 @@ class _Subgroups(_Skinny):
         return _SKINNY + (10 if busy else 25) + self.rows / 100
 
 
-class _SkinnyOnUnits(_Skinny):
+class _SkinnyOnUnits(_IntegerSkinny):
     """Matrix units, which pay off from some rows on."""
 
     file = SHADER + "_few_rows_coopmat"
@@ -303,7 +303,7 @@ def _is_ready(product: Product, multiple: int) -> bool:
 
 
 @dataclass(frozen=True)
-class _Tile(_OfSizes):
+class _IntegerTile(_OfSizes):
     """Tiles on matrix units. The first that suits a product is the fastest as a rule: the largest
     that keeps all cores busy, or one that takes one wave instead of two."""
 
@@ -339,12 +339,12 @@ class _Tile(_OfSizes):
         return _UNITS + rank + (_LAST if repacks else 0)
 
 
-class _Rows16(_Tile):
+class _Rows16(_IntegerTile):
     def suits(self, product: Product, traits: DeviceTraits) -> bool:
         return product.rows <= 16
 
 
-class _Large(_Tile):
+class _ManyTiles(_IntegerTile):
     """More tiles of 128 than cores, which compute the sums along K beside."""
 
     def suits(self, product: Product, traits: DeviceTraits) -> bool:
@@ -363,7 +363,7 @@ class _Large(_Tile):
         return not ready or (len(ready) == 1 and product.tiles(128, 128) >= many)
 
 
-class _Unsigned(_Large):
+class _Unsigned(_ManyTiles):
     """Unsigned numbers, not made signed."""
 
     lowers = False
@@ -377,7 +377,7 @@ class _Unsigned(_Large):
         return super().serves(product, traits)
 
 
-class _Aside(_Large):
+class _Aside(_ManyTiles):
     """Separate workgroups compute the sums."""
 
     makes_sums = True
@@ -407,7 +407,7 @@ class _Aside(_Large):
         return waves >= (2 if adds_none and not gathers else many)
 
 
-class _Gathering(_Large):
+class _Gathering(_ManyTiles):
     """A separate dispatch computes the sums."""
 
     needs_sums = True
@@ -416,7 +416,7 @@ class _Gathering(_Large):
         return super().suits(product, traits) and self.gathers(product, traits)
 
 
-class _OneWave(_Tile):
+class _OneWave(_IntegerTile):
     """Tiles for which each core has a place, and of 64 there are more."""
 
     def suits(self, product: Product, traits: DeviceTraits) -> bool:
@@ -424,19 +424,19 @@ class _OneWave(_Tile):
                 and self.tiles(product) <= traits.cores and product.k >= self.figure(traits, "k"))
 
 
-class _TwoWaves(_Tile):
+class _TwoWaves(_IntegerTile):
     """The same, for which some have no place."""
 
     def suits(self, product: Product, traits: DeviceTraits) -> bool:
         return product.tiles(64, 64) > 2 * traits.cores
 
 
-class _Medium(_Tile):
+class _Medium(_IntegerTile):
     def suits(self, product: Product, traits: DeviceTraits) -> bool:
         return product.tiles(64, 64) >= min(self.figure(traits, "tiles"), traits.cores + 1)
 
 
-class _Deep(_Tile):
+class _IntegerDeep(_IntegerTile):
     """Tiles whose subgroups divide much of K, for no more tiles than cores."""
 
     def suits(self, product: Product, traits: DeviceTraits) -> bool:
@@ -445,12 +445,12 @@ class _Deep(_Tile):
             product.k >= self.figure(traits, "k"))
 
 
-class _Small(_Tile):
+class _IntegerSmall(_IntegerTile):
     def suits(self, product: Product, traits: DeviceTraits) -> bool:
         return product.k >= self.figure(traits, "k")
 
 
-class _Only(_Tile):
+class _IntegerOnly(_IntegerTile):
     """The only tile of a shape."""
 
     def suits(self, product: Product, traits: DeviceTraits) -> bool:
@@ -460,7 +460,7 @@ class _Only(_Tile):
 KERNELS: tuple[IntegerKernel, ...] = (
     *(kind(f"{width}-{shape}", width) for width in ("b16", "b32")
       for kind, shape in ((_WideFlat, "flat"), (_WideSquare, "square"))),
-    *(_Vectors(f"k_contiguous-r{rows}", rows, columns, 16)
+    *(_DotVectors(f"k_contiguous-r{rows}", rows, columns, 16)
       for rows, columns in ((1, 8), (2, 16), (4, 8), (8, 16))),
     *(_Columns(f"{axis}-r{rows}", rows, 128, axis="n")
       for axis in ("n_contiguous64", "n_contiguous") for rows in (1, 2, 4, 8)),
@@ -469,9 +469,10 @@ KERNELS: tuple[IntegerKernel, ...] = (
     _SkinnyOnUnits("n_contiguous", 16, 32, axis="n"),
     _Transposed("r16", 16, 128, axis="n"), _Transposed("r32", 32, 128, axis="n"),
     _Rows16("t16", 0), _Unsigned("t128u", 1), _Aside("t128s", 2), _Gathering("t128w", 3),
-    _Large("t128", 4), _OneWave("t96x128", 5), _TwoWaves("t128d", 6), _OneWave("t48x96", 7),
-    _OneWave("t64x96", 8), _Deep("t64d", 9), _Medium("t64", 10), _Small("t32d", 11),
-    _Small("t32", 12), _Only("t64k16", 13), _Only("t64m8n16", 14), _Only("t32m8n8", 15),
+    _ManyTiles("t128", 4), _OneWave("t96x128", 5), _TwoWaves("t128d", 6), _OneWave("t48x96", 7),
+    _OneWave("t64x96", 8), _IntegerDeep("t64d", 9), _Medium("t64", 10), _IntegerSmall("t32d", 11),
+    _IntegerSmall("t32", 12), _IntegerOnly("t64k16", 13), _IntegerOnly("t64m8n16", 14),
+    _IntegerOnly("t32m8n8", 15),
     _AnyBytes("dot", 64, 64), _AnyBytes("core", 64, 64))
 
 
@@ -495,7 +496,7 @@ def _count_shift(product: Product, k: int, parts: int) -> int:
     return bits if 1 < parts <= 1 << max(0, 64 - 2 * bits) else 0
 
 
-class _Lowering:
+class _IntegerLowering:
     """The dispatches that compute ``product`` with ``kernel``."""
 
     def __init__(self, product: Product, kernel: IntegerKernel, p: PlanBuilder) -> None:

@@ -15,7 +15,7 @@ _ZEROS, _BORDER = 0, 1
 """PyTorch's numbers of the modes. Paddings beyond these reflect."""
 
 
-class _Axis(NamedTuple):
+class _GridAxis(NamedTuple):
     """One dimension of an image, and where the samples lie in it."""
 
     size: int
@@ -38,7 +38,7 @@ class _Corner(NamedTuple):
     """How that grows with the place."""
 
 
-def _axis(c: Value, size: int, padding: int, corners: bool) -> _Axis:
+def _axis(c: Value, size: int, padding: int, corners: bool) -> _GridAxis:
     """A dimension whose samples lie at ``c`` between -1 and 1, in PyTorch's order of rounding."""
     from_0 = call("add.Tensor", c, 1)
     if corners:
@@ -47,12 +47,12 @@ def _axis(c: Value, size: int, padding: int, corners: bool) -> _Axis:
         place = call("div.Tensor", call("sub.Tensor", call("mul.Tensor", from_0, size), 1), 2)
     slope = full(c.shape, (size - 1 if corners else size) / 2, F32)
     if padding == _ZEROS:
-        return _Axis(size, place, slope)
+        return _GridAxis(size, place, slope)
     if padding != _BORDER:
         place, slope = _reflected(place, slope, 0 if corners else -0.5,
                                   size - 1 if corners else size)
     outside = call("logical_or", call("le.Scalar", place, 0), call("ge.Scalar", place, size - 1))
-    return _Axis(size, call("clamp", place, 0, size - 1),
+    return _GridAxis(size, call("clamp", place, 0, size - 1),
                  call("where.self", outside, full((), 0, F32), slope))
 
 
@@ -69,7 +69,7 @@ def _reflected(place: Value, slope: Value, low: float, span: int) -> tuple[Value
     return call("add.Tensor", rest, low), call("where.self", backward, call("neg", slope), slope)
 
 
-def _axes(x: Value, grid: Value, padding: int, corners: bool) -> list[_Axis]:
+def _axes(x: Value, grid: Value, padding: int, corners: bool) -> list[_GridAxis]:
     """The image's dimensions in order. The grid names the last one first."""
     count, rank = math.prod(grid.shape[1:-1]), x.ndim - 2
     places = resized(cast(grid, F32), (grid.shape[0], count, rank))
@@ -77,7 +77,7 @@ def _axes(x: Value, grid: Value, padding: int, corners: bool) -> list[_Axis]:
             for d in range(rank)]
 
 
-def _corners(axes: Sequence[_Axis], mode: int) -> Iterator[_Corner]:
+def _corners(axes: Sequence[_GridAxis], mode: int) -> Iterator[_Corner]:
     """The neighbours of all samples, one of each sample at a time."""
     firsts = [call("round" if mode == _NEAREST else "floor", a.place) for a in axes]
     for steps in itertools.product((0, 1) if mode == _LINEAR else (0,), repeat=len(axes)):

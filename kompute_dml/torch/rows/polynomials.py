@@ -35,7 +35,7 @@ def _both(a: Value, b: Value) -> Value:
     return call("logical_and", a, b)
 
 
-class _Kind(NamedTuple):
+class _Polynomials(NamedTuple):
     """A family of polynomials."""
 
     first: Callable[[Value], Value]
@@ -59,7 +59,7 @@ def _degree(x: Value, n: Operand) -> tuple[Value, int]:
     return degree, int(degree.elements.numpy().max())
 
 
-def _lowering(kind: _Kind, shifted: bool = False) -> Callable[[Operand, Operand], Value]:
+def _lowering(kind: _Polynomials, shifted: bool = False) -> Callable[[Operand, Operand], Value]:
     def run(x: Operand, n: Operand) -> Value:
         shape = broadcast(x, n)
         if not math.prod(shape) or any(
@@ -101,23 +101,23 @@ def _times(n: Value, shift: float, angle: Value) -> Value:
     return multiply(add(n, shift), angle)
 
 
-_T = _Kind(lambda x: x, _chebyshev, lambda a, n: call("cos", multiply(n, a)), 6,
+_T = _Polynomials(lambda x: x, _chebyshev, lambda a, n: call("cos", multiply(n, a)), 6,
            ((0, 1), (0, 1), True))
-_U = _Kind(lambda x: multiply(x, 2.0), _chebyshev,
+_U = _Polynomials(lambda x: multiply(x, 2.0), _chebyshev,
            lambda a, n: divide(call("sin", _times(n, 1.0, a)), call("sin", a)), 8,
            ((1, 1), (1, 1), True))
-_V = _Kind(lambda x: subtract(multiply(x, 2.0), 1.0), _chebyshev,
+_V = _Polynomials(lambda x: subtract(multiply(x, 2.0), 1.0), _chebyshev,
            lambda a, n: divide(call("cos", _times(n, 0.5, a)), call("cos", multiply(a, 0.5))), 8,
            ((0, 1), (2, 1), True))
-_W = _Kind(lambda x: add(multiply(x, 2.0), 1.0), _chebyshev,
+_W = _Polynomials(lambda x: add(multiply(x, 2.0), 1.0), _chebyshev,
            lambda a, n: divide(call("sin", _times(n, 0.5, a)), call("sin", multiply(a, 0.5))), 8,
            ((2, 1), (0, 1), True))
-_H = _Kind(lambda x: multiply(x, 2.0), lambda x, k, p, q: subtract(
+_H = _Polynomials(lambda x: multiply(x, 2.0), lambda x, k, p, q: subtract(
     multiply(multiply(x, 2.0), q), multiply(p, 2.0 * k)))
-_HE = _Kind(lambda x: x, lambda x, k, p, q: subtract(multiply(x, q), multiply(p, float(k))))
-_L = _Kind(lambda x: call("rsub.Scalar", x, 1.0), lambda x, k, p, q: divide(subtract(
+_HE = _Polynomials(lambda x: x, lambda x, k, p, q: subtract(multiply(x, q), multiply(p, float(k))))
+_L = _Polynomials(lambda x: call("rsub.Scalar", x, 1.0), lambda x, k, p, q: divide(subtract(
     multiply(call("rsub.Scalar", x, 2.0 * k + 1), q), multiply(p, float(k))), k + 1.0))
-_P = _Kind(lambda x: x, lambda x, k, p, q: divide(subtract(
+_P = _Polynomials(lambda x: x, lambda x, k, p, q: divide(subtract(
     multiply(multiply(x, 2.0 * k + 1), q), multiply(p, float(k))), k + 1.0),
     ends=((0, 1), (0, 1), True))
 
