@@ -21,6 +21,7 @@ from kompute_dml.operators.convolution import (
     tiles,
 )
 from kompute_dml.operators.matrix_multiply import float_kernels
+from kompute_dml.runtime.traits import DeviceClass
 from plans import checked, shaders_of
 from switches import long_pipelines
 from test_convolution import EveryWork, _matrix_units, set_slow_barriers, set_traits
@@ -90,6 +91,7 @@ KERNELS: dict[str, tuple[str, Layer, tuple[tuple[int, ...], ...]]] = {
     "gemm_blocks.t32": ("gemm_blocks-t32", dml.gemm, ((70, 40), (40, 66))),
     "gemm_few_rows.n_contiguous.r8": (
         "gemm_few_rows-n_contiguous-r8-split", dml.gemm, ((7, 1031), (1031, 264))),
+    "gemm_short.t512": ("gemm_short-t512", dml.gemm, ((7, 13), (13, 520))),
     "convolution.f32.t64": ("core", dml.convolution, IMAGE),
     "convolution_lines.t64": ("t64-1", dml.convolution, IMAGE),
     "convolution_sum.float": ("t64-2", dml.convolution, IMAGE),
@@ -127,7 +129,7 @@ def test_a_tail_gives_the_same_bits(
     set_slow_barriers(own, "blocks" in variant)
     set_traits(own, slow_compiler=variant == "gemm_blocks.t32")
     # Every device then runs the named kernel, alone: no matrix units, subgroups or parts of a sum.
-    set_traits(own, is_cpu=True, cooperative_matrices=())
+    set_traits(own, device_class=DeviceClass.CPU, cooperative_matrices=())
     with tuning.trial(EveryWork(forced)):
         shape = _run(own, layer, *arrays)[1].shape
         residual = rng.normal(0, 1, shape).astype(data_type)
@@ -211,7 +213,8 @@ def test_a_tail_of_a_reduction_in_parts(
     own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second dispatch has the tail."""
-    own.target = replace(own.target, traits=replace(own.target.traits, is_cpu=False))
+    own.target = replace(own.target, traits=replace(own.target.traits,
+                                                    device_class=DeviceClass.UNKNOWN))
     x, r = (rng.normal(0, 1, s).astype(np.float32) for s in ((2, 40000), (2, 1)))
 
     def build(x: Any, r: Any) -> Any:

@@ -10,11 +10,13 @@ import pytest
 
 import kompute_dml as dml
 from kompute_dml import tuning
+from kompute_dml.lowering import measured
 from kompute_dml.lowering.builder import target_of
 from kompute_dml.lowering.plan import Plan, Target
 from kompute_dml.operators.convolution import depthwise, ends, tiles
 from kompute_dml.runtime.adapters import CooperativeMatrix
 from kompute_dml.runtime.shader_library import sizes
+from kompute_dml.runtime.traits import DeviceClass
 from plans import checked, shaders_of
 from switches import long_pipelines
 from test_matrix_multiply_kernels import _library_of_everything
@@ -28,6 +30,13 @@ class EveryWork(dict[str, str]):
 
     def get(self, key: str, default: str | None = None) -> str:  # type: ignore[override]
         return self.name
+
+
+def with_figures(monkeypatch: pytest.MonkeyPatch, **others: dict[str, float]) -> None:
+    """Some figures of shader variants are others."""
+    known = measured.figures
+    monkeypatch.setattr(measured, "figures", lambda kind, variant: {
+        **known(kind, variant), **others.get(variant, {})})
 
 
 def set_traits(device: dml.Device, **traits: object) -> None:
@@ -100,7 +109,7 @@ def _matrix_units() -> Target:
         dml.default_device().adapter, cores=132, subgroup_size=32,
         max_shared_memory=48 << 10, cooperative_matrices=H200_MATRICES))
     return replace(target, traits=replace(
-        target.traits, is_cpu=False, slow_barriers=False, fragments_alike=False,
+        target.traits, device_class=DeviceClass.UNKNOWN, slow_barriers=False, fragments_alike=False,
         slow_compiler=False))
 
 

@@ -12,7 +12,6 @@ import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.desc import TensorDesc
 from kompute_dml.graph.passes import epilogue
-from kompute_dml.lowering import measured
 from kompute_dml.lowering.builder import PlanBuilder, target_of
 from kompute_dml.lowering.copy import CopyView, copied
 from kompute_dml.lowering.plan import TEMPORARY, Dispatch, Plan, Target
@@ -23,10 +22,16 @@ from kompute_dml.operators.matrix_multiply.float_dispatch import Alike
 from kompute_dml.operators.matrix_multiply.float_product import FloatLaunch, FloatProduct
 from kompute_dml.runtime.adapters import CooperativeMatrix
 from kompute_dml.runtime.shader_library import sizes
-from kompute_dml.runtime.traits import DeviceTraits
+from kompute_dml.runtime.traits import DeviceClass, DeviceTraits
 from plans import shaders_of
 from switches import long_pipelines
-from test_convolution import EveryWork, _matrix_units, set_slow_barriers, set_traits
+from test_convolution import (
+    EveryWork,
+    _matrix_units,
+    set_slow_barriers,
+    set_traits,
+    with_figures,
+)
 from test_matrix_multiply_kernels import _library_of_everything
 
 _CASES: list[tuple[str, str, tuple[int, ...], int, int, bool]] = [
@@ -46,6 +51,9 @@ _CASES: list[tuple[str, str, tuple[int, ...], int, int, bool]] = [
     ("gemm_few_rows-n_contiguous-r8-split", "float32", (1, 7, 1031, 264), 0, 0, True),
     ("gemm_few_rows-n_contiguous-r1-split", "float32", (1, 1, 2700, 140), 0, 0, True),
     ("gemm_few_rows-n_contiguous-r4-split", "float16", (2, 3, 90, 136), 0, 0, False),
+    ("gemm_short-t512", "float32", (1, 7, 1031, 264), 0, 0, True),
+    ("gemm_short-t512", "float16", (3, 1, 5, 1028), 0, 0, True),
+    ("gemm_short-t512", "float32", (2, 8, 4, 516), 1, 0, False),
     # K ends inside a step or not, for few columns of all batches, and for many.
     ("gemm_few_rows_coopmat-k-r1-split", "float16", (1, 1, 2312, 72), 0, 1, True),
     ("gemm_few_rows_coopmat-k-r1-split", "float16", (3, 1, 72, 131), 0, 1, False),
@@ -93,13 +101,6 @@ _OTHER_UNITS = ("t64m8n16", "t32m8n8", "t16m8n8d8")
 VARIANTS = {kernel.removesuffix("-split").replace("-", ".") for kernel, *_ in _CASES} | {
     "gemm_pack", *(f"gemm_coopmat.{tile}" for tile in _OTHER_UNITS),
     *shaders_of(k for k in float_kernels.KERNELS if k.variant.startswith("gemm."))}
-
-
-def with_figures(monkeypatch: pytest.MonkeyPatch, **others: dict[str, float]) -> None:
-    """Some figures of shader variants are others."""
-    known = measured.figures
-    monkeypatch.setattr(measured, "figures", lambda kind, variant: {
-        **known(kind, variant), **others.get(variant, {})})
 
 
 def runs_fragments(device: dml.Device) -> bool:
@@ -216,7 +217,8 @@ def test_matrix_units_are_those_that_the_device_lists(
 
 
 def _as_gpu(device: dml.Device, cores: int) -> None:
-    traits = replace(device.target.traits, is_cpu=False, slow_barriers=False, cores=cores)
+    traits = replace(device.target.traits, device_class=DeviceClass.UNKNOWN,
+                     slow_barriers=False, cores=cores)
     device.target = replace(device.target, traits=traits)
 
 
@@ -345,7 +347,8 @@ def h200(known: bool = True) -> Target:
         cooperative_matrices=tuple(CooperativeMatrix(
             16, n, 16, "f16", "f16", "f32", "f32", "subgroup") for n in (8, 16))))
     return replace(target, traits=replace(
-        target.traits, is_cpu=False, slow_barriers=False, fragments_alike=known))
+        target.traits, device_class=DeviceClass.UNKNOWN,
+        slow_barriers=False, fragments_alike=known))
 
 
 def _plan(kind: str, rows: int, columns: int, trans_b: int, known: bool = True) -> Plan:

@@ -23,7 +23,7 @@ group's kernels. The kernels of float32 sums count microseconds there."""
 _LAST, _MOST_MICROSECONDS = 99.0, 1e7
 _PARTS = (2, 3, 4, 6, 8, 12, 16)
 SHADERS: tuple[str, ...] = (
-    "gemm", "gemm_blocks", "gemm_coopmat", "gemm_direct_coopmat", PACK, "gemm_few_rows",
+    "gemm", "gemm_blocks", "gemm_coopmat", "gemm_direct_coopmat", PACK, "gemm_few_rows", "gemm_short",
     "gemm_few_rows_coopmat", "gemm_blocked_weights", "gemm_blocked_weights_coopmat")
 
 
@@ -257,6 +257,28 @@ class _FloatSkinny(FloatKernel):
         busy = measured.count(traits, "gemm_few_rows", "busy") * traits.cores
         return FloatLaunch(self.variant, self.rows, self.columns, self.k,
                            longest=_loops(self.k, traits), busy=busy)
+
+
+@dataclass(frozen=True)
+class _Short(FloatKernel):
+    """Up to eight rows of a short K, where nobody waits for the sums of others."""
+
+    variant: str
+
+    def serves(self, g: FloatProduct, traits: DeviceTraits) -> str | None:
+        if g.is_rounded:
+            return "factors are rounded for matrix units"
+        if g.rows > 8 or g.vectors("b", 4) != "mn":
+            return "it has more than eight rows, or no vectors along columns"
+        return None
+
+    def estimate(self, g: FloatProduct, traits: DeviceTraits) -> float:
+        short = g.k <= measured.figure(traits, self.variant, "k")
+        fills = self.sizes["columns"] <= 2 * g.columns
+        return _FIRST - 1 if short and fills and g.rows == 1 else _SLOW + _LAST
+
+    def launch(self, g: FloatProduct, traits: DeviceTraits) -> FloatLaunch:
+        return FloatLaunch(self.variant, 1, self.sizes["columns"], 1)
 
 
 # FLOAT16 on matrix units
@@ -576,7 +598,7 @@ def _skinny(**shapes: tuple[int, int]) -> Iterator[_FloatSkinny]:
 KERNELS: tuple[FloatKernel, ...] = (
     _LittleCode("gemm_blocks.t32"), _GemmBlocks("gemm_blocks.t64"),
     _GemmBlocks("gemm_blocks.t128", True),
-    *_skinny(k=(8, 1024), mn=(128, 32)),
+    *_skinny(k=(8, 1024), mn=(128, 32)), _Short("gemm_short.t512"),
     *(_Fragments(axis, rows) for axis, heights in (("k", (1, 8, 16)), ("n", (1, 8)),
                                                    ("n4", (1, 8, 16))) for rows in heights),
     _PackedB(), _DirectSmall("t32k", "k"), _DirectSmall("t32n", "mn"),
