@@ -16,6 +16,7 @@ from hypothesis import settings
 
 import kompute_dml as dml
 from kompute_dml.runtime.adapters import choose
+from kompute_dml.runtime.traits import DeviceClass
 from repeat import to_repeat
 from switches import SWIFTSHADER
 from workers import by_pipelines
@@ -167,6 +168,6 @@ def gpu(own: dml.Device, monkeypatch: pytest.MonkeyPatch) -> dml.Device:
     """A device that lowerings treat as a GPU. SwiftShader compiles what GPUs take for minutes."""
     if SWIFTSHADER:
         pytest.skip("lavapipe runs what GPUs take")
-    traits = dataclasses.replace(own.target.traits, is_cpu=False)
+    traits = dataclasses.replace(own.target.traits, device_class=DeviceClass.UNKNOWN)
     monkeypatch.setattr(own, "target", dataclasses.replace(own.target, traits=traits))
     return own

@@ -14,6 +14,7 @@ import pytest
 import kompute_dml as dml
 from kompute_dml.runtime.adapters import CooperativeMatrix
 from kompute_dml.runtime.shader_library import ShaderLibrary, Variant, described
+from kompute_dml.runtime.traits import DeviceClass
 from kompute_dml.toolchain import glslang
 
 SHADERS = Path(__file__).parents[1] / "shaders"
@@ -156,7 +157,8 @@ def multiply_bytes(
          (r"\bProduct\(0\)", "no_product()"), (r"void main\(\) \{", MATRICES)], folder)
     library._found["convolution_coopmat", "i8", tile] = variant
     shape = CooperativeMatrix(m, n, depth, "i8", "i8", "i32", "i32", "subgroup")
-    traits = replace(own.target.traits, is_cpu=False, slow_barriers=False, subgroup_sizes=(lanes,),
+    traits = replace(own.target.traits, device_class=DeviceClass.UNKNOWN,
+                     slow_barriers=False, subgroup_sizes=(lanes,),
                      cooperative_matrices=(shape,))
     monkeypatch.setattr(own, "target", replace(own.target, library=library, traits=traits))
 
@@ -176,6 +178,7 @@ def multiply_bfloat16(
         [(r"#define (Sums|RowFragment|ColumnFragment) coopmat.*", ""),
          (r"\bSums\(0\.0\)", "no_sums()"), (r"void main\(\) \{", OF_BFLOAT16)], folder)
     shape = CooperativeMatrix(m, n, depth, "bf16", "bf16", "f32", "f32", "subgroup")
-    traits = replace(own.target.traits, is_cpu=False, slow_barriers=False, subgroup_sizes=(lanes,),
+    traits = replace(own.target.traits, device_class=DeviceClass.UNKNOWN,
+                     slow_barriers=False, subgroup_sizes=(lanes,),
                      cooperative_matrices=(shape,))
     monkeypatch.setattr(own, "target", replace(own.target, library=library, traits=traits))

@@ -96,8 +96,6 @@ def class_of(adapter: Adapter) -> DeviceClass:
 class DeviceTraits:
     """The traits of a device."""
 
-    is_cpu: bool
-    """Whether the driver runs on the CPU."""
     cores: int
     """Multiprocessors (compute units). They run a small multiple of workgroups at a time."""
     local_size: int
@@ -142,6 +140,11 @@ class DeviceTraits:
     fences_gather: bool
     """A barrier of memory is a barrier of the workgroup, too: all its invocations must come to it.
     A test of scans confirms it."""
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether the driver runs on the CPU."""
+        return self.device_class is DeviceClass.CPU
 
     @property
     def max_loop_passes(self) -> int:
@@ -241,7 +244,7 @@ def _as_class(own: DeviceTraits, known: Mapping[str, object]) -> DeviceTraits:
     subgroups, its barriers and the least of its limits stay."""
     limits = {name: min(getattr(own, name), known[name]) for name in _LIMITS if name in known}
     unknown = replace(
-        own, is_cpu=False, local_size=256, cores=_ASSUMED_CORES, cooperative_matrices=(),
+        own, local_size=256, cores=_ASSUMED_CORES, cooperative_matrices=(),
         exact_units=False, ieee_units=False, fragments_alike=False, masks_all=False, registers=0,
         slow_barriers=False)
     return replace(unknown, **{**known, **limits})
@@ -250,7 +253,6 @@ def _as_class(own: DeviceTraits, known: Mapping[str, object]) -> DeviceTraits:
 def _own(adapter: Adapter) -> DeviceTraits:
     cores = next((n for name, n in _CORES_BY_NAME.items() if name in adapter.name), _ASSUMED_CORES)
     return DeviceTraits(
-        is_cpu=adapter.is_cpu,
         cores=adapter.cores or cores,
         local_size=min(1024, adapter.max_workgroup_invocations) if adapter.is_cpu else 256,
         subgroup_size=adapter.subgroup_size,

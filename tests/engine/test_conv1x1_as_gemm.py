@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import kompute_dml as dml
+from kompute_dml.runtime.traits import DeviceClass
 
 SWITCH = "KOMPUTE_DML_DISABLE_PASSES"
 
@@ -16,7 +17,8 @@ SWITCH = "KOMPUTE_DML_DISABLE_PASSES"
 @pytest.fixture
 def gpu(own: dml.Device) -> dml.Device:
     """A device of which graphs believe that it is no CPU."""
-    own.target = replace(own.target, traits=replace(own.target.traits, is_cpu=False))
+    own.target = replace(own.target, traits=replace(own.target.traits,
+                                                    device_class=DeviceClass.UNKNOWN))
     return own
 
 

@@ -14,6 +14,7 @@ from kompute_dml.lowering.builder import target_of
 from kompute_dml.lowering.plan import PERSISTENT, TEMPORARY
 from kompute_dml.operators import halves
 from kompute_dml.runtime.adapters import CooperativeMatrix
+from kompute_dml.runtime.traits import DeviceClass
 from test_matrix_multiply_kernels import _library_of_everything
 
 HALF = dml.ExecutionFlags.ALLOW_HALF_PRECISION_COMPUTATION
@@ -54,7 +55,8 @@ def with_units(own: dml.Device, monkeypatch: pytest.MonkeyPatch) -> dml.Device:
         cooperative_matrices=(
             CooperativeMatrix(16, 16, 16, "f16", "f16", "f32", "f32", "subgroup"),)))
     monkeypatch.setattr(own, "target", replace(
-        target, traits=replace(target.traits, is_cpu=False, slow_barriers=False)))
+        target, traits=replace(target.traits, device_class=DeviceClass.UNKNOWN,
+                               slow_barriers=False)))
     return own
 
 

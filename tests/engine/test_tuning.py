@@ -18,6 +18,7 @@ from kompute_dml.bench.case import TINY, Case, Recipe
 from kompute_dml.bench.products import BenchProduct, product
 from kompute_dml.bench.timing import Clock, Loop, Timings, has_gpu_clock
 from kompute_dml.cli import cli
+from kompute_dml.runtime.traits import DeviceClass
 
 KERNELS = ("first", "second", "third")
 
@@ -235,7 +236,7 @@ def test_every_kind_of_kernels_is_measured(operator, kind, own, monkeypatch):
     if kind in ("b8", "top_k") and not own.features:
         pytest.skip("core alone leaves one kernel")
     traits = dataclasses.replace(
-        own.target.traits, is_cpu=False, slow_barriers=False, exact_units=True)
+        own.target.traits, device_class=DeviceClass.UNKNOWN, slow_barriers=False, exact_units=True)
     monkeypatch.setattr(own, "target", dataclasses.replace(own.target, traits=traits))
 
     asked = []

@@ -18,6 +18,7 @@ from kompute_dml.lowering.plan import Target
 from kompute_dml.operators.base import OperatorDesc, definitions
 from kompute_dml.runtime.heap import Slot
 from kompute_dml.runtime.shader_library import ShaderLibrary
+from kompute_dml.runtime.traits import DeviceClass
 from test_convolution import H200_MATRICES, _matrix_units
 
 
@@ -28,7 +29,8 @@ def _target(of: str) -> Target:
     # The device has matrix units, but kp has not enabled their features.
     target = target_of(ShaderLibrary(frozenset()), replace(
         dml.default_device().adapter, cooperative_matrices=H200_MATRICES, subgroup_size=32))
-    return replace(target, traits=replace(target.traits, is_cpu=False, slow_barriers=False))
+    return replace(target, traits=replace(target.traits, device_class=DeviceClass.UNKNOWN,
+                                          slow_barriers=False))
 
 
 def _tensor(

@@ -18,6 +18,7 @@ from kompute_dml.lowering.builder import target_of
 from kompute_dml.lowering.plan import Plan
 from kompute_dml.onnx.row import MICROSOFT
 from kompute_dml.operators.rotary_append import AppendedAttentionDesc
+from kompute_dml.runtime.traits import DeviceClass
 from onnx_graphs import FLOAT, model, needs_provider, node
 from provider_tools import session
 from test_convolution import EveryWork
@@ -133,7 +134,7 @@ def _plan(capacity: int, window: int | None, queries: int, kind: str = "float16"
     device = dml.default_device()
     target = target_of(device.target.library, replace(
         device.adapter, cores=132, subgroup_size=32, max_shared_memory=48 << 10))
-    target = replace(target, traits=replace(target.traits, is_cpu=False))
+    target = replace(target, traits=replace(target.traits, device_class=DeviceClass.UNKNOWN))
     cache = dml.TensorDesc(kind, (1, 8, capacity, 64))
     tokens = dml.TensorDesc(kind, (1, queries, 512))
     desc = AppendedAttentionDesc(

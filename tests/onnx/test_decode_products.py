@@ -24,7 +24,7 @@ from kompute_dml.operators.matrix_multiply import decode, decode_kernels
 from kompute_dml.runtime.traits import DeviceClass
 from onnx_graphs import cpu, model, needs_provider, node
 from provider_tools import last_kernel, session
-from test_gemm import with_figures
+from test_convolution import with_figures
 
 pytestmark = needs_provider
 _HALF = TensorProto.FLOAT16

@@ -19,6 +19,7 @@ from kompute_dml.onnx.graph import OnnxGraph, OnnxNode, OnnxValue
 from kompute_dml.onnx.model import read
 from kompute_dml.onnx.region import Region
 from kompute_dml.onnx.row import MICROSOFT
+from kompute_dml.runtime.traits import DeviceClass
 from onnx_graphs import FLOAT, RELEASE, cpu, model, node
 from test_convolution import EveryWork, set_traits
 
@@ -151,7 +152,7 @@ def test_blocks_beside_numpy(
 ) -> None:
     """Each kernel that reads weights in blocks of 32, of both products, with gates."""
     experts, size, inner, block = 6, 64, 96, 32
-    set_traits(own, is_cpu="r8" not in kernel)
+    set_traits(own, device_class=DeviceClass.UNKNOWN if "r8" in kernel else DeviceClass.CPU)
     given, real = {}, {}
     for n, rows, columns in ((1, 2 * inner, size), (2, size, inner)):
         blocks = columns // block

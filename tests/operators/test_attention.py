@@ -14,6 +14,7 @@ from kompute_dml.lowering.builder import target_of
 from kompute_dml.lowering.plan import Plan
 from kompute_dml.operators import attention_kernels
 from kompute_dml.runtime.adapters import CooperativeMatrix
+from kompute_dml.runtime.traits import DeviceClass
 from plans import shaders_of
 from test_convolution import EveryWork
 from test_matrix_multiply_kernels import _library_of_everything
@@ -150,7 +151,7 @@ def _plan(heads: int, queries: int, keys: int, size: int, kind: str = "float16",
         cooperative_matrices=(CooperativeMatrix(
             16, 16, 16, "f16", "f16", "f32", "f32", "subgroup"),)))
     target = replace(target, traits=replace(
-        target.traits, is_cpu=False, fragments_alike=known, max_bindings=16))
+        target.traits, device_class=DeviceClass.UNKNOWN, fragments_alike=known, max_bindings=16))
     desc = dml.MultiheadAttentionOperatorDesc(
         query_tensor=dml.TensorDesc(kind, (1, queries, heads * size)),
         key_tensor=dml.TensorDesc(kind, (1, keys, heads * size)),

@@ -13,6 +13,7 @@ from kompute_dml import tuning
 from kompute_dml.functions.call import run
 from kompute_dml.functions.matrix_multiply import gemm_of_tiles, rows_in_tiles
 from kompute_dml.operators.matrix_multiply.grouped import GroupedGemmDesc, RowTiles
+from kompute_dml.runtime.traits import DeviceClass
 from test_convolution import EveryWork, set_traits
 
 VARIANTS = {"group_rows"}
@@ -41,12 +42,12 @@ def _sorted(indices: np.ndarray, tiles: RowTiles, filler: int) -> tuple[np.ndarr
     return np.array(groups), np.array(rows), places
 
 
-@pytest.mark.parametrize("is_cpu", [False, True])
+@pytest.mark.parametrize("kind", [DeviceClass.UNKNOWN, DeviceClass.CPU])
 @pytest.mark.parametrize("name", _CHOICES)
 def test_rows_are_sorted_into_tiles(
-    name: str, is_cpu: bool, own: dml.Device, rng: np.random.Generator
+    name: str, kind: DeviceClass, own: dml.Device, rng: np.random.Generator
 ) -> None:
-    set_traits(own, is_cpu=is_cpu)
+    set_traits(own, device_class=kind)
     indices = _choices(name, rng)
     tiles = rows_in_tiles(own.tensor(indices), _GROUPS, 7)
     groups, rows, places = _sorted(indices, tiles, 7)
@@ -77,7 +78,7 @@ def test_rows_meet_the_matrices_of_their_groups(
     """Tiles of all groups but one, of one row and of eight."""
     indices = rng.integers(1, _GROUPS, 20).astype(np.int32)
     if "r8" in kernel:
-        set_traits(own, is_cpu=False)
+        set_traits(own, device_class=DeviceClass.UNKNOWN)
     set_traits(own, slow_barriers="blocks" in kernel, slow_compiler=False)
     with tuning.trial(EveryWork(kernel)):
         tiles = rows_in_tiles(own.tensor(indices), _GROUPS)

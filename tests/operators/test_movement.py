@@ -12,6 +12,7 @@ import kompute_dml as dml
 from kompute_dml.lowering.plan import Dispatch, Target
 from kompute_dml.operators import padding
 from kompute_dml.runtime.shader_library import ShaderLibrary
+from kompute_dml.runtime.traits import DeviceClass
 from switches import SWIFTSHADER, long_pipelines
 
 _WALKED = {f"join_walked.{how}.p{most}" for how in ("join", "split") for most in (6, 14)}
@@ -33,7 +34,8 @@ def paths(
     if request.param == "a GPU's":
         target = own.target
         monkeypatch.setattr(own, "target", replace(target, traits=replace(
-            target.traits, is_cpu=False, local_size=min(256, target.traits.local_size))))
+            target.traits, device_class=DeviceClass.UNKNOWN,
+            local_size=min(256, target.traits.local_size))))
     yield own
     own.close()
 
@@ -159,7 +161,7 @@ def test_rows_and_planes_are_padded_in_shared_memory(
     own, value = dml.Device(device.adapter), 7
     target = own.target
     monkeypatch.setattr(own, "target", replace(target, traits=replace(
-        target.traits, is_cpu=False, cores=1)))
+        target.traits, device_class=DeviceClass.UNKNOWN, cores=1)))
     more = {"constant_values": value} if mode == dml.PaddingMode.CONSTANT else {}
     ways = set()
     for sizes, start, end in (
@@ -215,7 +217,8 @@ def test_rows_and_planes_are_padded_in_shared_memory(
 def test_narrow_elements_of_many_planes_are_staged(
     dtype: str, sizes: tuple[int, ...], mode: str, name: str, turns: int, device: dml.Device,
 ) -> None:
-    traits = replace(device.target.traits, is_cpu=False, local_size=256, cores=132,
+    traits = replace(device.target.traits, device_class=DeviceClass.UNKNOWN,
+                     local_size=256, cores=132,
                      max_invocations=1024, max_shared_memory=49152)
     target = replace(device.target, traits=traits)
     padded = [n + 6 * (i > 0) for i, n in enumerate(sizes)]

@@ -16,6 +16,7 @@ from kompute_dml.desc import TensorDesc
 from kompute_dml.dtypes import DataType
 from kompute_dml.lowering import builder
 from kompute_dml.operators import pooling, pooling_gradient, resample, resample_gradient
+from kompute_dml.runtime.traits import DeviceClass
 from switches import SWIFTSHADER
 from test_convolution import set_traits
 
@@ -155,7 +156,7 @@ def test_means_of_planes(
     subgroup = own.target.traits.subgroup_size if reduced == "subgroups" else 1 << 10
     if own.target.library.find(*kernel.split(".")) is None or subgroup < 8:
         pytest.skip("needs shuffles in subgroups of 8")
-    set_traits(own, is_cpu=False, cores=64, subgroup_size=subgroup)
+    set_traits(own, device_class=DeviceClass.UNKNOWN, cores=64, subgroup_size=subgroup)
     own.compiled.clear()
     for _ in range(2):
         own.runtime.zeros._next = 0  # the second finds the count of parts as the first left it
@@ -181,7 +182,7 @@ def test_a_window_of_the_planes_size_may_lie_beside_it(
                                     start_padding=padding).numpy()
 
     general = pooled()
-    set_traits(own, is_cpu=False)
+    set_traits(own, device_class=DeviceClass.UNKNOWN)
     assert np.array_equal(pooled(), general)
     assert abs(general - x.numpy().mean((2, 3), keepdims=True)).max() > 0.01
 
@@ -316,7 +317,8 @@ def test_gradients_of_pairs_of_windows(
 def test_blocks_of_pairs(
     sizes: tuple[int, ...], most: int, expected: tuple[int, int, int]
 ) -> None:
-    device = SimpleNamespace(cores=132, max_invocations=most)
+    device = SimpleNamespace(
+        cores=132, max_invocations=most, device_class=DeviceClass.NVIDIA_HOPPER)
     plan = cast(builder.PlanBuilder, SimpleNamespace(device=device))
     dx = TensorDesc(DataType.FLOAT16, sizes)
     assert pooling_gradient._blocks_of_pairs(plan, dx, "first", sizes[1]) == expected

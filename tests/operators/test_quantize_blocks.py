@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import kompute_dml as dml
+from kompute_dml.runtime.traits import DeviceClass
 
 _KINDS = ("int8", "uint8", *(("int4", "uint4") if find_spec("ml_dtypes") else ()))
 _BLOCKS = (  # blocks, and elements of each, along the dimensions
@@ -28,7 +29,7 @@ def paths(
     if request.param != "its own":
         target = own.target
         monkeypatch.setattr(own, "target", replace(target, traits=replace(
-            target.traits, is_cpu=False, local_size=64,
+            target.traits, device_class=DeviceClass.UNKNOWN, local_size=64,
             exact_units=request.param.endswith("units"))))
     yield own
     own.close()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import kompute_dml as dml
 from cases import activation, convolution, elementwise, fill, matrix_multiply, pooling, quantize
 from harness import Case, Run, check
+from kompute_dml.runtime.traits import DeviceClass
 from layouts import Layout, Sizes
 from test_convolution import set_traits
 
@@ -209,7 +210,7 @@ def test_convolution(data: Any, device: dml.Device) -> None:
 @given(data=st.data())
 def test_pooling(data: Any, as_gpu: bool, own: dml.Device) -> None:
     if as_gpu:
-        set_traits(own, is_cpu=False)
+        set_traits(own, device_class=DeviceClass.UNKNOWN)
     image, window, made, attributes = data.draw(_windows(data.draw(st.integers(2, 3))))
     plain = data.draw(st.sampled_from([
         _named(pooling.CASES, "AVERAGE_POOLING1", "dilated-with-padding"),

@@ -15,8 +15,9 @@ from cases.reduction import sorted_indices
 from kompute_dml import tuning
 from kompute_dml.attributes import ReduceFunction
 from kompute_dml.operators import scan
+from kompute_dml.runtime.traits import DeviceClass
 from record_plans import targets
-from test_convolution import EveryWork, set_traits
+from test_convolution import EveryWork, set_traits, with_figures
 
 VARIANTS = {"top_k_subgroups", "scan_once.float", "scan_once.integer"}
 """Variants that run here, and on no CPU by themselves."""
@@ -116,10 +117,11 @@ def test_a_row_is_read_once(
     subgroup = own.target.traits.subgroup_size
     if own.target.library.find("scan_once", kind) is None or subgroup < 4:
         pytest.skip("needs shuffles in subgroups")
-    set_traits(own, is_cpu=False, cores=64)
-    for field, value in {"_LEAST_ONCE": 1, "_ALL_ONCE": 1, "_LEAST_SUBGROUP": 2,
-                         "_WIDTH_ONCE": 2 * subgroup, "_STRIPES_ONCE": 6, "_BLOCK": 4}.items():
+    set_traits(own, device_class=DeviceClass.UNKNOWN, cores=64)
+    for field, value in {"_LEAST_SUBGROUP": 2, "_WIDTH_ONCE": 2 * subgroup, "_STRIPES_ONCE": 6,
+                         "_BLOCK": 4}.items():
         monkeypatch.setattr(scan, field, value)
+    with_figures(monkeypatch, scan_once={"columns": 1, "elements": 1})
     columns = 2 * subgroup * 6 * 16 // np.dtype(data_type).itemsize * 18 - 8
     rng = np.random.default_rng(5)
     x = (rng.normal(0, 1, (3, columns)) if kind == "float"
@@ -171,7 +173,7 @@ def test_a_core_scans_neighbouring_rows(
 
 def test_wide_scans_need_shared_memory(device: dml.Device) -> None:
     traits = dataclasses.replace(
-        device.target.traits, is_cpu=False, cores=64, max_invocations=1024,
+        device.target.traits, device_class=DeviceClass.UNKNOWN, cores=64, max_invocations=1024,
         max_shared_memory=40 << 10)
     for kind, side in ((scan._FLOAT, 32), (scan._INTEGER, 0), (scan._HALVES, 0)):
         assert scan._of_a_core(traits, 2048, 10_000, 4, kind) == side

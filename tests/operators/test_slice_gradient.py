@@ -9,6 +9,7 @@ import pytest
 
 import kompute_dml as dml
 from kompute_dml.dtypes import DataType
+from kompute_dml.runtime.traits import DeviceClass
 
 TYPES = ("float32", "float16", "int8", "float64")
 VARIANTS = {f"slice_grad.{DataType[name.upper()].width}" for name in TYPES}
@@ -31,7 +32,7 @@ def test_zeros_and_elements_in_one_store(
     sizes: tuple[int, ...], offsets: tuple[int, ...], windows: tuple[int, ...],
     steps: tuple[int, ...],
 ) -> None:
-    traits = dataclasses.replace(own.target.traits, is_cpu=False)
+    traits = dataclasses.replace(own.target.traits, device_class=DeviceClass.UNKNOWN)
     monkeypatch.setattr(own, "target", dataclasses.replace(own.target, traits=traits))
     expected = np.zeros(sizes, data_type)
     key = tuple(slice(o, o + w) for o, w in zip(offsets, windows))

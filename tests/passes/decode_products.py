@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import kompute_dml as dml
+from kompute_dml.runtime.traits import DeviceClass
 from passes import Arrays, Example
 
 _COLUMNS, _BLOCKS, _BLOCK = 64, 4, 32
@@ -24,4 +25,4 @@ def _build(x: Any, a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
 
 
 EXAMPLE = Example(_build, _arrays, close=2e-3, alone="constant_folding",
-                  traits={"is_cpu": False}, needs="gemm_decode.floats.r1.p2")
+                  traits={"device_class": DeviceClass.UNKNOWN}, needs="gemm_decode.floats.r1.p2")
