@@ -56,6 +56,25 @@ x = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
 np.testing.assert_allclose(y, np.maximum(x @ x.T, 0), rtol=1e-6)
 print("a model on", session.get_providers()[0])
 """
+MODULES = """
+import importlib
+import pkgutil
+import kompute_dml
+
+count = 0
+for module in pkgutil.walk_packages(kompute_dml.__path__, "kompute_dml.", onerror=lambda _: None):
+    parts = module.name.split(".")
+    if parts[-1] in ("__main__", "libkompute_dml_provider") or parts[1] in ("toolchain", "_kp"):
+        continue
+    try:
+        importlib.import_module(module.name)
+        count += 1
+    except ModuleNotFoundError as error:
+        if error.name.startswith("kompute_dml"):
+            raise
+print(count, "modules are imported")
+"""
+"""All but those whose packages are not there."""
 
 
 def _pip(*words: str | Path) -> None:
@@ -151,6 +170,8 @@ def main() -> None:
         try:
             wine("python.exe", "-m", "kompute_dml", "devices")
             wine("python.exe", "-m", "kompute_dml", "selftest")
+            (scratch / "modules.py").write_text(MODULES)
+            wine("python.exe", scratch / "modules.py")
             _model(scratch / "model.onnx")
             (scratch / "provider.py").write_text(PROVIDER)
             wine("python.exe", scratch / "provider.py", scratch / "model.onnx")

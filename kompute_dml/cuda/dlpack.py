@@ -37,7 +37,8 @@ class _Managed(Structure):
 _lent: dict[int, tuple[Any, ...]] = {}
 """What the consumers of capsules hold, by the address of its _Managed."""
 
-_api = ctypes.PyDLL(None)  # with types of its own, unlike ctypes.pythonapi
+# With types of its own, unlike ctypes.pythonapi, whose library has no other name on all systems.
+_api = ctypes.PyDLL(None, handle=ctypes.pythonapi._handle)
 _api.PyCapsule_New.argtypes = c_void_p, ctypes.c_char_p, c_void_p
 _api.PyCapsule_New.restype = ctypes.py_object
 # A capsule that goes has no references left, so it is passed as an address.

@@ -352,6 +352,23 @@ def test_cuda_is_not_touched_before_it_is_asked_for() -> None:
 # Errors
 
 
+def test_it_is_imported_where_the_process_is_no_library() -> None:
+    """Windows opens no library without a name."""
+    code = """
+import ctypes
+
+class PyDLL(ctypes.PyDLL):
+    def __init__(self, name, *rest, handle=None, **more):
+        if name is None and handle is None:
+            raise TypeError("LoadLibrary() argument 1 must be str, not None")
+        super().__init__(name, *rest, handle=handle, **more)
+
+ctypes.PyDLL = PyDLL
+import kompute_dml.cuda
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_without_nvidia(device: dml.Device) -> None:
     if device.adapter.driver == "NVIDIA":
         pytest.skip("it is one")
