@@ -195,6 +195,81 @@ def test_blocks_beside_numpy(
     np.testing.assert_allclose(got, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
 
 
+def _gate(kind: str, x: np.ndarray) -> np.ndarray:
+    if kind in ("gelu", "geglu"):
+        return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    if kind in ("silu", "swiglu"):
+        return x / (1 + np.exp(-x))
+    return np.maximum(x, 0) ** (2 if kind == "relu2" else 1)
+
+
+@pytest.mark.parametrize("bits", [0, 4, 8])
+@pytest.mark.parametrize(("kind", "fusion", "more"), [
+    ("relu2", None, {}), ("silu", 0, {}), ("gelu", 0, {}), ("relu", 0, {}), ("swiglu", 0, {}),
+    ("swiglu", 2, {}), ("geglu", 1, {}), ("geglu", 2, {}),
+    ("swiglu", 0, {"swiglu_limit": 0.7, "activation_beta": 1.0}),
+    ("swiglu", 2, {"swiglu_limit": 0.7, "swiglu_limit_after_activation": 1}),
+])
+@pytest.mark.parametrize("tokens", [1, 6])
+def test_two_products_of_a_row(
+    kind: str, fusion: int | None, more: dict[str, Any], bits: int, tokens: int,
+    rng: np.random.Generator
+) -> None:
+    """The second product has an input of its own (fc3, ``fusion`` 0), or columns of the first one,
+    in turns (1) or side by side (2). ONNX Runtime's CUDA provider has these, its CPU provider has
+    not."""
+    size, inner, block = 32, 48, 16
+    rows = {1: inner * (2 if fusion else 1), 2: size, **({3: inner} if fusion == 0 else {})}
+    given: dict[str, np.ndarray] = {}
+    real: dict[int, np.ndarray] = {}
+    for n, count in rows.items():
+        columns = inner if n == 2 else size
+        given[f"b{n}"] = rng.standard_normal((_EXPERTS, count)).astype(np.float32)
+        if not bits:
+            given[f"w{n}"] = rng.standard_normal((_EXPERTS, count, columns)).astype(np.float32)
+            real[n] = given[f"w{n}"].astype(np.float64)
+            continue
+        shape, blocks = (_EXPERTS, count, columns * bits // 8), columns // block
+        given[f"w{n}"] = rng.integers(0, 256, shape, np.uint8)
+        given[f"s{n}"] = rng.uniform(0.5, 1, (*shape[:2], blocks)).astype(np.float32) / 2**bits
+        given[f"z{n}"] = rng.integers(0, 256, (*shape[:2], -(-blocks * bits // 8)), np.uint8)
+        elements, points = (
+            (t[..., None] >> np.arange(0, 8, bits) & (1 << bits) - 1).reshape(*shape[:2], -1)
+            for t in (given[f"w{n}"], given[f"z{n}"]))
+        real[n] = np.repeat(given[f"s{n}"], block, 2) * (
+            elements.astype(np.float64) - np.repeat(points[..., :blocks], block, 2))
+    fed = {"x": rng.standard_normal((tokens, size)).astype(np.float32),
+           "r": rng.standard_normal((tokens, _EXPERTS)).astype(np.float32)}
+    third = ("w3 b3", "w3 s3 b3") if 3 in rows else ("", "- - -")
+    names = (f"x r w1 s1 b1 w2 s2 b2 {third[1]} z1 z2 {'z3' if 3 in rows else ''}" if bits
+             else f"x r w1 b1 w2 b2 {third[0]}")
+    attributes = {"activation_type": kind, "k": 2, **more}
+    attributes |= {} if fusion is None else {"swiglu_fusion": fusion}
+    attributes |= {"expert_weight_bits": bits, "block_size": block} if bits else {}
+    built = model([node("QMoE" if bits else "MoE", names.strip(), "y", MICROSOFT, **attributes)],
+                  [(n, FLOAT, x.shape) for n, x in fed.items()], [("y", FLOAT, fed["x"].shape)],
+                  given)
+    (got,) = backend.run_model(onnx.load_model_from_string(built), fed)
+    shares = np.exp(fed["r"].astype(np.float64))
+    shares /= shares.sum(1, keepdims=True)
+    limit, beta = more.get("swiglu_limit", np.inf), more.get("activation_beta", 0.0)
+    late = "swiglu_limit_after_activation" in more
+    wanted = np.zeros((tokens, size))
+    for t, e in zip(*np.nonzero(fed["r"] >= np.sort(fed["r"], 1)[:, -2:-1])):
+        y = real[1][e] @ fed["x"][t] + given["b1"][e]
+        if fusion:
+            gate, value = y.reshape(inner, 2).T if fusion == 1 else y.reshape(2, inner)
+        else:
+            gate, value = y, np.ones(inner)
+        if fusion == 0:
+            value = real[3][e] @ fed["x"][t] + given["b3"][e]
+        gate = (np.minimum(_gate(kind, gate), limit) if late
+                else _gate(kind, np.minimum(gate, limit)))
+        hidden = gate * (np.clip(value, -limit, limit) + beta)
+        wanted[t] += shares[t, e] * (real[2][e] @ hidden + given["b2"][e])
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=3e-5 * np.abs(wanted).max())
+
+
 def _reason(device: dml.Device, experts: int, k: int, **more: Any) -> str | None:
     def value(name: str, *shape: int, constant: bool = False) -> OnnxValue:
         return OnnxValue(name, np.dtype("float32"), shape,
@@ -218,6 +293,7 @@ def test_many_experts_of_which_few_are_chosen_are_taken(device: dml.Device) -> N
 
 @pytest.mark.parametrize(("more", "why"), [
     ({"activation_type": "tanh"}, "activation_type"), ({"use_sparse_mixer": 1}, "sparse"),
-    ({"activation_type": "swiglu", "swiglu_fusion": 2}, "swiglu_fusion=2")])
+    ({"activation_type": "swiglu"}, "swiglu_fusion=0"),
+    ({"activation_type": "geglu", "swiglu_fusion": 3}, "swiglu_fusion=3")])
 def test_experts_that_are_refused(device: dml.Device, more: dict[str, Any], why: str) -> None:
     assert why in str(_reason(device, 8, 2, **more))

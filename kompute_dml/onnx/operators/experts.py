@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,25 +19,29 @@ from ..lowerings import Inputs, along_axis, emit_elementwise, given, optional
 from ..row import MICROSOFT, Mapping
 from . import gather, reduction
 from .activations import fast_gelu
-from .grouped import MatricesInBlocks, TiledRows, parted, sum_of_groups
+from .grouped import MatricesInBlocks, TiledRows, part_of, parted, sum_of_groups
 from .products import product_of
 
-_ACTIVATIONS = {"relu": "ACTIVATION_RELU", "identity": None, "silu": "ACTIVATION_SWISH",
-                "gelu": None, "swiglu": None}
+_ACTIVATIONS = "relu", "relu2", "identity", "silu", "gelu", "swiglu", "geglu"
+_GATED = "swiglu", "geglu"
+"""Activations of two products."""
+_APART, _TURNS, _SIDE_BY_SIDE = 0, 1, 2
+"""swiglu_fusion: the two are of two inputs, or columns of one input, in turns or side by side."""
 
 
 class _WeightInputs(NamedTuple):
-    """Inputs by number: the weights of two products and their biases, and a third product."""
+    """Inputs by number: the weights of three products and their biases."""
 
     first: int
     first_bias: int
     second: int
     second_bias: int
     third: int
+    third_bias: int
 
 
-_PLACES = {"MoE": _WeightInputs(2, 3, 4, 5, 6), "QMoE": _WeightInputs(2, 4, 5, 7, 8)}
-_FIRST_ZEROS, _SECOND_ZEROS, _ROUTER_WEIGHTS = 11, 12, 14
+_PLACES = {"MoE": _WeightInputs(2, 3, 4, 5, 6, 7), "QMoE": _WeightInputs(2, 4, 5, 7, 8, 10)}
+_FIRST_ZEROS, _SECOND_ZEROS, _THIRD_ZEROS, _ROUTER_WEIGHTS = 11, 12, 13, 14
 """Inputs of QMoE. Scales follow their weights."""
 
 
@@ -70,36 +74,47 @@ def refusal(node: OnnxNode) -> str | None:
     kind = read("activation_type", "relu")
     if kind not in _ACTIVATIONS:
         return f"activation_type={kind!r}"
-    if kind == "swiglu" and read("swiglu_fusion", 0) != 1:
-        return f"swiglu_fusion={read('swiglu_fusion', 0)}"
-    if read("use_sparse_mixer", 0) or read("swiglu_limit_after_activation", 0):
-        return "a sparse mixer, or a limit after the activation"
-    if node.input(places.third) is not None:
-        return "a third product, which ONNX Runtime's CPU provider does not have either"
+    fusion, third = read("swiglu_fusion", _APART), node.input(places.third)
+    if fusion not in (_APART, _TURNS, _SIDE_BY_SIDE) or (
+            kind in _GATED and (fusion == _APART) is (third is None)) or (
+            kind == "geglu" and fusion == _APART):
+        return f"activation_type={kind!r} with swiglu_fusion={fusion}"
+    if read("use_sparse_mixer", 0):
+        return "a sparse mixer"
     tensors = [node.input(i) for i in (0, places.first, places.second)]
+    if third is not None:
+        tensors.append(third)
     if any(t is None or t.shape is None or None in t.shape for t in tensors[1:]) or (
             tensors[0] is None or tensors[0].shape is None):
         return "tokens or experts of unknown sizes"
     return _quantized_refusal(node) if node.op == "QMoE" else None
 
 
+def _names(op: str) -> dict[str, int]:
+    """The inputs of weights, as attributes call them."""
+    places = _PLACES[op]
+    return {"fc1": places.first, "fc2": places.second, "fc3": places.third}
+
+
 def _quantized_refusal(node: OnnxNode) -> str | None:
     read = node.attributes.get
-    if read("quant_type", "int") != "int" or {_bits(node, "fc1"), _bits(node, "fc2")} - {4, 8}:
+    names = [n for n, i in _names("QMoE").items() if node.input(i) is not None]
+    if read("quant_type", "int") != "int" or {_bits(node, name) for name in names} - {4, 8}:
         return "weights that are not of 4 or 8 bits"
     if read("weights_prepacked", 0) == 1:
         return "weights in the order of another provider"
-    zeros = [z for i in (_FIRST_ZEROS, _SECOND_ZEROS) if (z := node.input(i)) is not None]
+    zeros = [z for i in (_FIRST_ZEROS, _SECOND_ZEROS, _THIRD_ZEROS)
+             if (z := node.input(i)) is not None]
     if zeros and not read("block_size", 0):
         return "zero points without blocks"
-    scales = [node.input(_PLACES["QMoE"].first + 1), node.input(_PLACES["QMoE"].second + 1)]
+    scales = [node.input(_names("QMoE")[name] + 1) for name in names]
     return "no scales" if None in scales else None
 
 
 def _sizes(node: OnnxNode) -> list[tuple[int, ...]]:
-    """Experts, rows and columns of both products, as far as they are known."""
+    """Experts, rows and columns of the products, as far as they are known."""
     sizes = []
-    for name, index in (("fc1", _PLACES[node.op].first), ("fc2", _PLACES[node.op].second)):
+    for name, index in _names(node.op).items():
         value = node.input(index)
         if value is not None and value.shape:
             *outer, last = (n or 1 for n in value.shape)
@@ -118,7 +133,15 @@ def mixture(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
     first, (experts, wide, size) = _matrices(
         node, builder, inputs, places.first, _FIRST_ZEROS, "fc1")
     second, back = _matrices(node, builder, inputs, places.second, _SECOND_ZEROS, "fc2")
-    parts = 2 if node.attributes.get("activation_type", "relu") == "swiglu" else 1
+    third = None
+    if optional(inputs, places.third) is not None:
+        third, of_third = _matrices(node, builder, inputs, places.third, _THIRD_ZEROS, "fc3")
+        if of_third != (experts, wide, size):
+            raise ValidationError(f"expected fc3 to have the sizes {[experts, wide, size]} of fc1, "
+                                  f"but got {[*of_third]}")
+    read = node.attributes.get
+    fusion = read("swiglu_fusion", _APART) if read("activation_type", "relu") in _GATED else _APART
+    parts = 1 if fusion == _APART else 2
     tokens = x.size // size if size else 0
     if not x.size or back != (experts, size, wide // parts) or router.shape != (tokens, experts):
         raise ValidationError(
@@ -126,20 +149,24 @@ def mixture(builder: Builder, node: OnnxNode, inputs: Inputs) -> list[Array]:
             f"{[experts, wide, size]} and {[*back]}, and a router of {list(router.shape)}")
     best, indices = _routed(
         builder, node, router, None if node.op == "MoE" else optional(inputs, _ROUTER_WEIGHTS))
+    columns = [part_of(wide, parts, part, turns=fusion == _TURNS) for part in range(parts)]
 
     def each(tiles: TiledRows, rows: Sequence[Array]) -> Array:
-        def product(a: Array, b: Array | MatricesInBlocks, index: int, parts: int = 1, part: int = 0
-                    ) -> Array:
+        def product(a: Array, b: Array | MatricesInBlocks, index: int,
+                    part: tuple[int, int, int] | None = None) -> Array:
             """With the bias of an input."""
-            y = tiles.product(builder, a, parted(b, parts, part))
+            y = tiles.product(builder, a, parted(b, part))
             if (bias := optional(inputs, index)) is None:
                 return y
+            first, step, count = part or (0, 1, bias.shape[1])
             own = tiles.of_groups(builder, builder.pack(bias)).view(
-                (tiles.count, 1, y.shape[-1]), (parts * y.shape[-1], 0, parts), part)
+                (tiles.count, 1, count), (bias.shape[1], 0, step), first)
             return emit_elementwise(builder, "ELEMENT_WISE_ADD", [y, own], y.dtype, {})
 
-        hidden = _activated(builder, node, [
-            product(rows[0], first, places.first_bias, parts, part) for part in range(parts)])
+        products = [product(rows[0], first, places.first_bias, part) for part in columns]
+        if third is not None:
+            products.append(product(rows[0], third, places.third_bias))
+        hidden = _activated(builder, node, products)
         return product(hidden, second, places.second_bias)
 
     rows = builder.reshape(x, (tokens, size))
@@ -168,26 +195,36 @@ def _routed(
 
 
 def _activated(builder: Builder, node: OnnxNode, products: list[Array]) -> Array:
-    kind = node.attributes.get("activation_type", "relu")
-    x, dtype = products[0], products[0].dtype
-    if kind == "gelu":
-        return fast_gelu(builder, node, [x])[0]
-    if kind != "swiglu":
-        name = _ACTIVATIONS[kind]
-        more = {"sigmoid_input_scale": 1.0} if kind == "silu" else {}
-        return x if name is None else emit_elementwise(builder, name, [x], dtype, more)
-    read, value = node.attributes.get, products[1]
-    limit = float(read("swiglu_limit", np.inf))
+    """What two products make of a row: the first one is activated, and multiplies the other."""
+    read, x, dtype = node.attributes.get, products[0], products[0].dtype
+
+    def of(operator: str, *arrays: Array, **more: Any) -> Array:
+        return emit_elementwise(builder, operator, arrays, dtype, more)
+
+    kind, limit = read("activation_type", "relu"), np.inf
+    scale = 1.0
+    if kind == "swiglu":
+        limit, scale = float(read("swiglu_limit", np.inf)), float(read("activation_alpha", 1.0))
+    after = bool(read("swiglu_limit_after_activation", 0))
+    if np.isfinite(limit) and not after:
+        x = of("ELEMENT_WISE_CLIP", x, min=-np.inf, max=limit, scale_bias=None)
+    if kind in ("gelu", "geglu"):
+        (x,) = fast_gelu(builder, node, [x])
+    elif kind in ("silu", "swiglu"):
+        x = of("ACTIVATION_SWISH", x, sigmoid_input_scale=scale)
+    elif kind in ("relu", "relu2"):
+        x = of("ACTIVATION_RELU", x)
+        x = of("ELEMENT_WISE_MULTIPLY", x, x) if kind == "relu2" else x
+    if len(products) == 1:
+        return x
+    value = products[1]
     if np.isfinite(limit):
-        x, value = (emit_elementwise(builder, "ELEMENT_WISE_CLIP", [t], dtype, {
-            "min": low, "max": limit, "scale_bias": None})
-            for t, low in ((x, -np.inf), (value, -limit)))
-    gate = emit_elementwise(builder, "ACTIVATION_SWISH", [x], dtype, {
-        "sigmoid_input_scale": float(read("activation_alpha", 1.0))})
-    if beta := float(read("activation_beta", 0.0)):
-        value = emit_elementwise(builder, "ELEMENT_WISE_ADD", [
-            value, builder.constant(np.full((), beta, dtype))], dtype, {})
-    return emit_elementwise(builder, "ELEMENT_WISE_MULTIPLY", [gate, value], dtype, {})
+        if after:
+            x = of("ELEMENT_WISE_CLIP", x, min=-np.inf, max=limit, scale_bias=None)
+        value = of("ELEMENT_WISE_CLIP", value, min=-limit, max=limit, scale_bias=None)
+    if kind == "swiglu" and (beta := float(read("activation_beta", 0.0))):
+        value = of("ELEMENT_WISE_ADD", value, builder.constant(np.full((), beta, dtype)))
+    return of("ELEMENT_WISE_MULTIPLY", x, value)
 
 
 ROWS: tuple[Mapping, ...] = (

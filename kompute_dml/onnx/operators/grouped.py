@@ -32,26 +32,26 @@ class MatricesInBlocks:
     bits: int
     sizes: tuple[int, int, int, int]
     """Groups, columns, blocks and elements of a block."""
-    parts: int = 1
-    """Columns take turns between so many matrices, of which this is ..."""
-    part: int = 0
+    part: tuple[int, int, int] | None = None
+    """The first column of a part of these, the step to the next, and their count."""
 
     def seen(self) -> tuple[Seen, Seen, Seen | None]:
         """Elements as [groups, K, columns], scales and zero points."""
         groups, columns, blocks, block = self.sizes
-        width, own = blocks * block, columns // self.parts
+        first, step, own = self.part or (0, 1, columns)
+        width = blocks * block
         wide = -(-blocks * self.bits // 8) * 8 // self.bits
 
         def elements(x: Array, pitch: int) -> tuple[Array, tuple[int, int, int]]:
             """With the strides of groups, columns and elements."""
-            begin = self.part * pitch * self.bits // 8
+            begin = first * pitch * self.bits // 8
             x = x.view((x.size - begin,), (1,), begin)
             return nibbles(x) if self.bits == 4 else x, (
-                columns * pitch, self.parts * pitch, 1)
+                columns * pitch, step * pitch, 1)
 
         b, (group, column, _) = elements(self.values, width)
         scales = self.scales.view(
-            (groups, own, blocks), (columns * blocks, self.parts * blocks, 1), self.part * blocks)
+            (groups, own, blocks), (columns * blocks, step * blocks, 1), first * blocks)
         zeros = None
         if self.zeros is not None:
             x, strides = elements(self.zeros, wide)
@@ -146,11 +146,20 @@ def _tiles(builder: Builder, indices: Array, groups: int) -> TiledRows:
     return tiles
 
 
-def parted(b: Array | MatricesInBlocks, parts: int, part: int) -> Array | MatricesInBlocks:
-    """The columns of one part of [groups, columns, K], which take turns, as a product reads them:
-    [groups, K, columns]."""
+def part_of(columns: int, parts: int, part: int, *, turns: bool) -> tuple[int, int, int]:
+    """The first column of a part, the step to the next, and their count. Columns of the parts take
+    turns, or lie one part after the other."""
+    own = columns // parts
+    return (part, parts, own) if turns else (part * own, 1, own)
+
+
+def parted(
+    b: Array | MatricesInBlocks, part: tuple[int, int, int] | None
+) -> Array | MatricesInBlocks:
+    """Columns of [groups, columns, K], see :func:`part_of`, as a product reads them: [groups, K,
+    columns]."""
     if isinstance(b, MatricesInBlocks):
-        return replace(b, parts=parts, part=part)
+        return replace(b, part=part)
     groups, columns, depth = b.shape
-    return b.view((groups, depth, columns // parts), (columns * depth, 1, parts * depth),
-                  part * depth)
+    first, step, own = part or (0, 1, columns)
+    return b.view((groups, depth, own), (columns * depth, 1, step * depth), first * depth)
