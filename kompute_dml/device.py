@@ -637,7 +637,7 @@ class Device(SnakeCase):
             )
         with self.recorder.lock: self._record(dispatchable, table)  # noqa: E701  see locked()
 
-    def _record(self, dispatchable: Any, table: BindingTable) -> None:
+    def _record(self, dispatchable: Dispatchable, table: BindingTable) -> None:
         recorder = self.recorder
         if recorder.lost is not None:
             recorder.check()
@@ -721,7 +721,7 @@ class Device(SnakeCase):
         return times
 
 
-def _flags(operation: str, flags: Any) -> ExecutionFlags:
+def _flags(operation: str, flags: int) -> ExecutionFlags:
     expect(isinstance(flags, int), operation, "flags", "be dml.ExecutionFlags", repr(flags))
     return ExecutionFlags(flags)
 

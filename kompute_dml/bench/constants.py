@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import kompute_dml as dml
 
+from ..compiler import CompiledOperator, OperatorInitializer
 from ..device import Device
 from ..operators.base import OperatorDesc
 
@@ -32,7 +33,10 @@ def initialized(
         size = t.desc.total_tensor_size_in_bytes
         return dml.BufferBinding(dml.Buffer(device, t.allocation, size))
 
-    def table(dispatchable: Any, inputs: Any, outputs: Any) -> Any:
+    def table(
+        dispatchable: CompiledOperator | OperatorInitializer, inputs: Sequence[object],
+        outputs: Sequence[dml.BufferBinding | None],
+    ) -> dml.BindingTable:
         bindings = device.create_binding_table(dispatchable)
         bindings.bind_inputs(inputs)
         bindings.bind_outputs(outputs)

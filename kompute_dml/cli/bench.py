@@ -6,11 +6,19 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from . import options
+
+if TYPE_CHECKING:
+    from ..bench.case import Recipe
+    from ..bench.rows import BenchRow
+    from ..bench.timing import Loop
+    from ..cases import Scale
+    from ..device import Device
+    from ..runtime.adapters import Adapter
 
 _USUAL = "usual"
 """--peers without names."""
@@ -220,7 +228,9 @@ def _operators(
     return formats.document(timed, device, copy, asked.command), timed, formats.as_table(timed)
 
 
-def _as_it_is(adapter: Any, recipes: Sequence[Any], loop: Any, scale: Any) -> dict[Any, Any]:
+def _as_it_is(
+    adapter: Adapter, recipes: Sequence[Recipe], loop: Loop, scale: Scale
+) -> dict[Recipe, list[BenchRow]]:
     """The rows of recipes on a device that no class is emulated on."""
     from .. import Device
     from ..bench.rows import run_recipe
@@ -255,7 +265,7 @@ def _whole_models(
                           lambda _: bar.update())
 
 
-def _held(asked: _Asked) -> Any:
+def _held(asked: _Asked) -> Adapter:
     """The adapter that is asked for, whose clock is held until the command ends."""
     from ..runtime import adapters, clock
 
@@ -383,11 +393,11 @@ def _command(arguments: Sequence[str]) -> str:
     return shlex.join(["kompute-dml", *kept])
 
 
-def _matches(recipe: Any, pattern: str) -> bool:
+def _matches(recipe: Recipe, pattern: str) -> bool:
     return pattern.lower() in f"{recipe.operator} {recipe.types}".lower()
 
 
-def _shown(recipes: Sequence[Any]) -> Iterator[Any]:
+def _shown(recipes: Sequence[Recipe]) -> Iterator[Recipe]:
     """The recipes, with a progress bar on a terminal."""
     from tqdm import tqdm
 
@@ -399,7 +409,7 @@ def _shown(recipes: Sequence[Any]) -> Iterator[Any]:
             yield recipe
 
 
-def _model(device: Any, loop: Any, path: Path) -> Iterator[Any]:
+def _model(device: Device, loop: Loop, path: Path) -> Iterator[Any]:
     """The rows of a model's dispatches."""
     from ..bench.case import Case, product_operations, touched_bytes
     from ..bench.rows import make_row

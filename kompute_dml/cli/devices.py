@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from ..runtime.adapters import Adapter
 
 
 @click.command(short_help="List the Vulkan devices.")
@@ -21,7 +24,7 @@ def devices(as_json: bool) -> None:
     show(adapters)
 
 
-def record(adapter: Any) -> dict[str, Any]:
+def record(adapter: Adapter) -> dict[str, Any]:
     """An adapter, as it is written to JSON."""
     import dataclasses
 
@@ -30,7 +33,7 @@ def record(adapter: Any) -> dict[str, Any]:
     return {k: sorted(v) if isinstance(v, frozenset) else v for k, v in fields.items()}
 
 
-def show(adapters: tuple[Any, ...]) -> None:
+def show(adapters: tuple[Adapter, ...]) -> None:
     for a in adapters:
         groups = " x ".join(f"{n}" for n in a.max_workgroup_count)
         rows = (
@@ -56,7 +59,7 @@ def show(adapters: tuple[Any, ...]) -> None:
                 click.echo(f"   {name:15} {value}")
 
 
-def _sizes(a: Any) -> str:
+def _sizes(a: Adapter) -> str:
     """The usual size of subgroups, and those that pipelines may ask for."""
     least, most = a.subgroup_sizes
     return f"{a.subgroup_size} ({least} to {most})" if least < most else f"{a.subgroup_size}"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from ..operators.base import Definition
 
 
 @click.command(short_help="List the operators.")
@@ -45,7 +48,7 @@ def ops(as_json: bool, missing: bool) -> None:
                f"{beyond} beyond")
 
 
-def _record(definition: Any) -> dict[str, Any]:
+def _record(definition: Definition) -> dict[str, Any]:
     from ..runtime.shader_library import shaders
 
     built = shaders()

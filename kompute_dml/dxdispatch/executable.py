@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..bindings import BufferBinding
+from ..compiler import Operator
 from ..device import Device
 from ..errors import UnsupportedError, ValidationError
 from ..graph import compiled as _compiled  # noqa: F401  (devices compile graphs then)
@@ -142,11 +143,11 @@ class CompiledExecutable:
             ranges += map(self._resources.binding, sources) if sources else [None] * count
         return ranges
 
-    def _scratch(self, size: int) -> Any:
+    def _scratch(self, size: int) -> BufferBinding | None:
         return BufferBinding(self._device.create_buffer(size)) if size else None
 
 
-def _graph_of_one(operator: Any) -> Any:
+def _graph_of_one(operator: Operator) -> GraphDesc:
     """A graph of one operator; its inputs and outputs are the tensors that are not absent."""
     inputs, outputs = (
         [(i, t.path) for i, t in enumerate(side) if t.desc is not None]

@@ -13,6 +13,7 @@ from .. import onnxruntime as provider
 from ..errors import UnsupportedError, ValidationError
 from ..layout import product
 from ..onnxruntime import own_errors
+from ..runtime.adapters import Adapter
 
 _TYPES = {"float": "f4", "float16": "f2", "double": "f8", "bool": "?",
           **{f"{sign}int{8 * n}": f"{sign or 'i'}{n}" for sign in ("", "u") for n in (1, 2, 4, 8)}}
@@ -52,7 +53,7 @@ class OnnxTensor:
 class Session:
     """A model on a device. Values come and go through the host."""
 
-    def __init__(self, model: OnnxModel, adapter: Any) -> None:
+    def __init__(self, model: OnnxModel, adapter: Adapter) -> None:
         """Raises UnsupportedError without ONNX Runtime, ValidationError for what is no model."""
         provider.register()  # says what is missing
         import onnxruntime

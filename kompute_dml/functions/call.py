@@ -97,7 +97,7 @@ def chosen(name: str, field: str, sizes: object, like: Ints | None) -> Ints:
 
 
 def run(
-    desc_class: Any,
+    desc_class: type[OperatorDesc],
     device: Device,
     tensors: Mapping[str, Tensor | Sequence[Tensor] | None],
     **attributes: Any,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..attributes import ConvolutionDirection, ConvolutionMode
 from ..dtypes import DataType
 from ..errors import expect, integers
+from ..operators.base import OperatorDesc, Output
 from ..operators.convolution import (
     ConvolutionIntegerOperatorDesc,
     ConvolutionOperatorDesc,
@@ -18,20 +19,20 @@ from .registry import function
 
 if TYPE_CHECKING:
     from ..device import Device
-    from ..operators.base import OperatorDesc
     from ..tensors import Tensor
     from ..tensors.types import DataTypeLike, TensorLike
 
 Window = Sequence[int] | int | None
 
 
-def _window(name: str, x: Tensor, windows: Mapping[str, tuple[Window, int]]) -> dict[str, Any]:
-    """Attributes along the spatial dimensions. One number counts for all of them."""
+def _window(name: str, x: Tensor, **windows: Window) -> dict[str, Any]:
+    """Attributes along the spatial dimensions. One number counts for all of them. By default
+    paddings are 0, others 1."""
     axes = x.ndim - 2
     expect(axes > 0, name, "x.sizes", "have at least 3 dimensions", list(x.sizes))
     result: dict[str, Any] = {"dimension_count": axes}
-    for field, (value, default) in windows.items():
-        values = (default,) * axes if value is None else (
+    for field, value in windows.items():
+        values = (int("padding" not in field),) * axes if value is None else (
             (value,) * axes if isinstance(value, int) else integers(name, field, value))
         expect(len(values) == axes, name, field, f"have {axes} elements", list(values))
         result[field] = values
@@ -39,8 +40,8 @@ def _window(name: str, x: Tensor, windows: Mapping[str, tuple[Window, int]]) -> 
 
 
 def _made(
-    desc_class: Callable[..., Any], name: str, tensors: Mapping[str, Tensor | None],
-    out: Tensor | None, data_type: Any, attributes: Mapping[str, object]
+    desc_class: type[OperatorDesc], name: str, tensors: Mapping[str, Tensor | None],
+    out: Tensor | None, data_type: DataType | None, attributes: Mapping[str, object]
 ) -> Tensor:
     """Infer the output, and run the operator."""
     device = device_of(*tensors.values(), out)
@@ -48,8 +49,12 @@ def _made(
     partial = desc_class(**descs, **attributes, output_tensor=None)
     definition = partial.operator
     definition.check_fields(partial, ("input", "attribute"))
+    assert definition.infer is not None
     described = definition.infer(partial)["output_tensor"]
-    y = output(device, out, name, described.sizes, described.data_type or data_type)
+    assert isinstance(described, Output)
+    kind = described.data_type or data_type
+    assert kind is not None
+    y = output(device, out, name, described.sizes, kind)
     run(desc_class, device, {**tensors, "output_tensor": y}, **attributes)
     return y
 
@@ -82,9 +87,8 @@ def convolution(
     filter = as_tensor(device, name, "filter", filter, x.data_type)
     if bias is not None:
         bias = _per_channel(as_tensor(device, name, "bias", bias, x.data_type), x)
-    attributes = _window(name, x, {
-        "strides": (strides, 1), "dilations": (dilations, 1), "start_padding": (start_padding, 0),
-        "end_padding": (end_padding, 0), "output_padding": (output_padding, 0)})
+    attributes = _window(name, x, strides=strides, dilations=dilations, start_padding=start_padding,
+                         end_padding=end_padding, output_padding=output_padding)
     return _made(
         ConvolutionOperatorDesc, name,
         {"input_tensor": x, "filter_tensor": filter, "bias_tensor": bias}, out, None,
@@ -112,9 +116,8 @@ def convolution_integer(
     tensors = {
         "input_tensor": x, "filter_tensor": filter,
         **_zeros(device, name, x, input=(x_zero_point, x), filter=(filter_zero_point, filter))}
-    attributes = _window(name, x, {
-        "strides": (strides, 1), "dilations": (dilations, 1), "start_padding": (start_padding, 0),
-        "end_padding": (end_padding, 0)})
+    attributes = _window(name, x, strides=strides, dilations=dilations, start_padding=start_padding,
+                         end_padding=end_padding)
     return _made(ConvolutionIntegerOperatorDesc, name, tensors, out, None,
                  {**attributes, "group_count": group_count})
 
@@ -141,7 +144,6 @@ def quantized_linear_convolution(
                        output_scale, output_zero_point, bias, out)
     x, filter = as_tensor(device, name, "x", x), as_tensor(device, name, "filter", filter)
     kind = DataType.of(data_type or getattr(output_zero_point, "dtype", x.data_type))
-    y = None if out is None else out
     scales = {
         field: _spread(as_tensor(device, name, field, value, DataType.FLOAT32), x)
         for field, value in (("x_scale", x_scale), ("filter_scale", filter_scale),
@@ -156,10 +158,9 @@ def quantized_linear_convolution(
         "filter_tensor": filter, "filter_scale_tensor": scales["filter_scale"], **zeros,
         "bias_tensor": bias, "output_scale_tensor": scales["output_scale"],
         "output_zero_point_tensor": y_zero}
-    attributes = _window(name, x, {
-        "strides": (strides, 1), "dilations": (dilations, 1), "start_padding": (start_padding, 0),
-        "end_padding": (end_padding, 0)})
-    return _made(QuantizedLinearConvolutionOperatorDesc, name, tensors, y, kind,
+    attributes = _window(name, x, strides=strides, dilations=dilations, start_padding=start_padding,
+                         end_padding=end_padding)
+    return _made(QuantizedLinearConvolutionOperatorDesc, name, tensors, out, kind,
                  {**attributes, "group_count": group_count})
 
 

@@ -13,6 +13,7 @@ from .call import as_tensor, chosen, device_of, output, run
 from .registry import function
 
 if TYPE_CHECKING:
+    from ..operators.base import OperatorDesc
     from ..tensors import Tensor
     from ..tensors.types import TensorLike
 
@@ -43,8 +44,8 @@ def max_unpooling(
 
 
 def _align(
-    name: str, desc: object, input: TensorLike, roi: TensorLike, batch_indices: TensorLike,
-    output_size: object, out: Tensor | None, attributes: dict[str, Any]
+    name: str, desc: type[OperatorDesc], input: TensorLike, roi: TensorLike,
+    batch_indices: TensorLike, output_size: object, out: Tensor | None, attributes: dict[str, Any]
 ) -> Tensor:
     device = device_of(input, roi, batch_indices, out)
     x = as_tensor(device, name, "input", input)

@@ -116,7 +116,7 @@ def _accesses(step: Step) -> tuple[list[tuple[Storage, Any]], list[tuple[Storage
     return read, written
 
 
-def _has_layout(read: Sequence[tuple[Storage, Any]], root: Storage, layout: Any) -> bool:
+def _has_layout(read: Sequence[tuple[Storage, Any]], root: Storage, layout: object) -> bool:
     """Whether all reads of this memory have the layout."""
     return all(seen == layout and not s.begin for s, seen in read if s.root is root)
 

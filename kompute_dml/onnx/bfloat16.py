@@ -6,12 +6,11 @@ FLOAT32, and read and write UINT16.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ..graph.array import Array
 from ..graph.builder import Builder
+from ..operators.base import OperatorDesc
 from ..operators.matrix_multiply.bfloat16 import NarrowDesc, WidenAnyDesc
 
 STORED = np.dtype(np.uint16)
@@ -42,7 +41,9 @@ def as_stored(builder: Builder, x: Array) -> Array:
     return x if x.dtype == STORED else to_bfloat16(builder, x)
 
 
-def _converted(builder: Builder, x: Array, desc_class: Any, dtype: np.dtype[Any]) -> Array:
+def _converted(
+    builder: Builder, x: Array, desc_class: type[OperatorDesc], dtype: np.dtype
+) -> Array:
     y = builder.new(x.shape, dtype)
     if x.storage is not None and y.storage is not None:
         builder.emit_own(desc_class, {"input_tensor": (x, x.shape, x.strides),

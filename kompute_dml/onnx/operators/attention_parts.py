@@ -78,7 +78,9 @@ def refusal(node: OnnxNode) -> str | None:
     return None
 
 
-def _of(builder: Builder, operator: str, dtype: Any, *arrays: Array, **attributes: Any) -> Array:
+def _of(
+    builder: Builder, operator: str, dtype: np.dtype, *arrays: Array, **attributes: Any
+) -> Array:
     return emit_elementwise(builder, operator, list(arrays), dtype, attributes)
 
 

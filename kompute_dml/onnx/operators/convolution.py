@@ -93,7 +93,7 @@ def _auto_pad(node: OnnxNode, x: Array, w: Array) -> dict[str, list[int]]:
 
 def _emit(
     builder: Builder, operator: str, tensors: dict[str, Array | None], sizes: Sequence[int],
-    dtype: Any, attributes: dict[str, Any],
+    dtype: np.dtype, attributes: dict[str, Any],
 ) -> list[Array]:
     """Add a convolution. Vectors are seen along the channels, and rows as planes if the device
     needs planes."""

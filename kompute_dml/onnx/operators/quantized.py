@@ -25,7 +25,7 @@ from .movement import joined
 class _Nibbles(Array):
     """Bytes seen as twice as many UINT4 elements. Sizes and strides count elements."""
 
-    def desc(self, sizes: Any, strides: Any) -> TensorDesc:
+    def desc(self, sizes: Sequence[int], strides: Sequence[int]) -> TensorDesc:
         packed = super().desc(sizes, strides)
         return TensorDesc(DataType.UINT4, packed.sizes, packed.strides,
                           guaranteed_base_offset_alignment=packed.base_alignment)

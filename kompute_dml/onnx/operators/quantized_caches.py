@@ -106,7 +106,7 @@ def quantized(builder: Builder, x: Array, scale: Array, form: Form) -> Array:
     """[batch, head, row, element] as a cache holds it."""
     dtype, middle = form.dtype, 8 if form.bits == 4 else 0
 
-    def of(operator: str, kind: Any, *arrays: Array | float) -> Array:
+    def of(operator: str, kind: np.dtype, *arrays: Array | float) -> Array:
         taken = [a if isinstance(a, Array) else builder.constant(np.full((), a, kind))
                  for a in arrays]
         return emit_elementwise(builder, f"ELEMENT_WISE_{operator}", taken, kind, {})

@@ -37,8 +37,8 @@ def _of_nothing(dtype: np.dtype[Any], attributes: dict[str, Any]) -> Any:
 
 
 def reduced(
-    builder: Builder, operator: str, x: Array, axes: Sequence[int], keep: bool, dtype: Any,
-    **attributes: Any,
+    builder: Builder, operator: str, x: Array, axes: Sequence[int], keep: bool,
+    dtype: np.dtype | str, **attributes: Any,
 ) -> list[Array]:
     """A reduction of ``axes``, which may be all axes."""
     axes = sorted({dimension(a, len(x.shape)) for a in axes})

@@ -132,10 +132,10 @@ def _of_beams(builder: Builder, cache: Array, beams: Array, before: Array) -> Ar
         raise ValidationError(f"expected cache_indirection of {batches} beams and {cache.shape[2]} "
                               f"rows, but got {list(beams.shape)}")
 
-    def of(operator: str, dtype: Any, *arrays: Array) -> Array:
+    def of(operator: str, dtype: np.dtype, *arrays: Array) -> Array:
         return emit_elementwise(builder, operator, list(arrays), dtype, {})
 
-    def constant(x: Any) -> Array:
+    def constant(x: int | np.ndarray) -> Array:
         return builder.constant(np.asarray(x, _INDEX))
 
     own = constant(np.arange(batches)[:, None])
