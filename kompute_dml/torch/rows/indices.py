@@ -37,6 +37,27 @@ def embedding(weight: Value, indices: Value, *unused: object) -> Value:
     return take(weight, 0, indices)
 
 
+@lowers("embedding_renorm")
+def embedding_renorm(weight: Value, indices: Value, most: float, order: float) -> Value:
+    """Rows that are looked up have no larger norm. One that comes twice is written twice."""
+    if not indices.numel or not weight.numel:
+        return weight
+    places = resized(indices, (indices.numel,))
+    rows = take(weight, 0, places)
+    size = call("abs", rows)
+    if math.isinf(order) and order > 0:
+        norm = call("amax", size, [1], True)
+    elif order > 0:
+        total = call("sum.dim_IntList", call("pow.Tensor_Scalar", size, order), [1], True)
+        norm = call("pow.Tensor_Scalar", total, 1 / order)
+    else:
+        raise Unsupported(f"norms of order {order}")
+    scale = call("div.Tensor", full((), most, weight.dtype), call("add.Tensor", norm, 1e-7))
+    smaller = call("where.self", call("gt.Scalar", norm, most), call("mul.Tensor", rows, scale),
+                   rows)
+    return index_put(weight, [places], smaller)
+
+
 def take(x: Value, dim: int, indices: Value) -> Value:
     """The slices at ``indices``, whose dimensions replace ``dim``."""
     dim %= max(x.ndim, 1)
