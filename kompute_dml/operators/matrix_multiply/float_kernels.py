@@ -23,8 +23,9 @@ group's kernels. The kernels of float32 sums count microseconds there."""
 _LAST, _MOST_MICROSECONDS = 99.0, 1e7
 _PARTS = (2, 3, 4, 6, 8, 12, 16)
 SHADERS: tuple[str, ...] = (
-    "gemm", "gemm_blocks", "gemm_coopmat", "gemm_direct_coopmat", PACK, "gemm_few_rows", "gemm_short",
-    "gemm_few_rows_coopmat", "gemm_blocked_weights", "gemm_blocked_weights_coopmat")
+    "gemm", "gemm_blocks", "gemm_coopmat", "gemm_direct_coopmat", PACK, "gemm_short",
+    "gemm_few_rows", "gemm_few_rows_coopmat", "gemm_blocked_weights",
+    "gemm_blocked_weights_coopmat")
 
 
 class FloatKernel(Kernel[FloatProduct]):

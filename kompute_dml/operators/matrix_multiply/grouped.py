@@ -29,7 +29,7 @@ from .float_kernels import KERNELS, OF_BFLOAT16
 from .float_product import FloatProduct, MatrixView
 from .gemm import GemmOperatorDesc
 
-_HEIGHTS, _HEIGHTS_OF_CPU = ((0, 8), (16, 64), (256, 128)), ((0, 4), (8, 32))
+_HEIGHTS, _HEIGHTS_OF_CPU = ((0, 8), (16, 64), (64, 128)), ((0, 4), (8, 32))
 """Rows of a tile, for more than so many rows of a group. A tile of few rows reads its matrix in the
 time in which it multiplies. There are few heights, because each has pipelines of its own."""
 _FEW_ROWS = 8
