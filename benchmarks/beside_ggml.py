@@ -30,7 +30,6 @@ from typing import NamedTuple
 import vendor_compilers
 from kompute_dml.runtime.adapters import list_devices
 from kompute_dml.runtime.shader_library import described
-from kompute_dml.runtime.traits import asked_size
 from kompute_dml.toolchain import vendors
 
 GENERATIONS = {"navi21": 10, "navi31": 11, "gfx1201": 12}
@@ -305,8 +304,8 @@ def _compile(path: Path) -> None:
             spec = constants
         else:
             variant = described(name)
-            size = asked_size(adapter, variant.subgroup_size)
             spec = [int(x) for x in variant.pack_spec(constants)]
+            size = variant.asked_subgroup(adapter, spec)
         print(f"{_BEGIN} {name}", file=sys.stderr, flush=True)
         figures = vendor_compilers._pipeline(vk, device, variant, spec, size)
         sys.stderr.flush()

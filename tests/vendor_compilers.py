@@ -35,7 +35,7 @@ from kompute_dml.operators.matrix_multiply.bfloat16 import NarrowGemmDesc
 from kompute_dml.operators.matrix_multiply.gemm import GemmOperatorDesc
 from kompute_dml.runtime.adapters import FEATURE_EXTENSIONS, feature_struct
 from kompute_dml.runtime.shader_library import manifest
-from kompute_dml.runtime.traits import DeviceClass, asked_size, class_of
+from kompute_dml.runtime.traits import DeviceClass, class_of
 from kompute_dml.toolchain import vendors
 from kompute_dml.toolchain.system import ToolchainError
 
@@ -64,6 +64,8 @@ class Job(NamedTuple):
 
     variant: str
     spec: tuple[int, ...]
+    lanes: int = 0
+    """The size of subgroups that it asks for, if any."""
 
 
 @dataclass(frozen=True)
@@ -231,12 +233,11 @@ def _compile(path: Path, first: int, most: int) -> None:
     for at, line in enumerate(path.read_text().splitlines()[:first + most]):
         if at < first:
             continue
-        variant, spec = json.loads(line)
+        variant, spec, lanes = json.loads(line)
         print(json.dumps({"begun": at}), flush=True)
         try:
             found = library.get(*variant.split("."))
-            size = asked_size(adapter, found.subgroup_size)
-            figures = _pipeline(vk, device, found, spec, size)
+            figures = _pipeline(vk, device, found, spec, lanes)
         except vk.VkError as error:
             print(json.dumps({"at": at, "problem": type(error).__name__}), flush=True)
         else:
@@ -302,7 +303,8 @@ def chosen(adapters: Mapping[str, Any], every: bool) -> dict[str, list[Job]]:
                 continue
             for step in (*plan.initialize, *plan.execute):
                 spec = tuple(map(int, step.variant.pack_spec(step.spec)))
-                found[name].setdefault(Job(step.variant.name, spec))
+                lanes = step.variant.asked_subgroup(adapters[name], spec)
+                found[name].setdefault(Job(step.variant.name, spec, lanes))
     return {name: sorted(jobs) for name, jobs in found.items()}
 
 
@@ -319,7 +321,7 @@ class Results:
         name = next(f for v in manifest()["shaders"].values() for n, e in v["variants"].items()
                     for f in [e["file"]] if n == job.variant)
         code = (SPIRV / name).read_bytes()
-        return f"{job.variant} {[*job.spec]} {zlib.crc32(code):08x}"
+        return f"{job.variant} {[*job.spec]} {job.lanes} {zlib.crc32(code):08x}"
 
     def get(self, job: Job) -> Compiled | None:
         """The result of a job, if it is known."""

@@ -437,7 +437,7 @@ class ByLines(_FewQueries):
 
     def lanes(self, a: Attention, traits: DeviceTraits) -> int:
         """The invocations of a line: as many as leave each few sums."""
-        most = min(*(traits.subgroup_sizes or (traits.subgroup_size,)), _MOST_LANES)
+        most = min(traits.subgroup_size, _MOST_LANES)
         lanes, sums = min(most, _LEAST_LANES), measured.figure(traits, "attention_lines", "sums")
         while (lanes < most and self.sums(a, lanes) > sums
                and lanes * (16 // a.itemsize) < a.longest):

@@ -41,7 +41,7 @@ from .live_code import live_code
 from .longs import by_longs
 from .pipeline_file import PipelineFile
 from .shader_library import Variant, disabled_features
-from .traits import asked_size, checks_bounds, takes_live_code
+from .traits import checks_bounds, takes_live_code
 
 KP_VERSION = "0.9.0"
 
@@ -438,7 +438,7 @@ class Engine:
         """Compile ``variant`` for any buffers, in any thread, if ``shares_pipelines``."""
         # VkPipelineRobustnessBufferBehavior: none, or those of robustBufferAccess
         checks = ((1 if variant.unchecked else 2),) if self.chooses_checks else ()
-        size = asked_size(self.adapter, variant.subgroup_size)
+        size = variant.asked_subgroup(self.adapter, spec)
         more = {"subgroup_size": size} if size else {}
         with self._making(variant):
             return self.manager.pipeline(

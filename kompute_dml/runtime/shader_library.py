@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import DmlError, UnsupportedError
+from .adapters import UNASKED_FEATURES, Adapter
+from .traits import asked_size, usual_subgroup
 
 _SPIRV = Path(__file__).resolve().parents[1] / "spirv"
 
@@ -118,6 +120,18 @@ class Variant:
         among their sizes, if it is not 32."""
         on_matrix_units = "cooperativeMatrix" in (self.features or ())
         return self.sizes.get("lanes", 32) if on_matrix_units else 0
+
+    def asked_subgroup(self, adapter: Adapter, spec: Sequence[int] | np.ndarray) -> int:
+        """The size of subgroups that its pipeline with these constants, by id, must ask an
+        adapter's driver for; 0 for none."""
+        size = self.subgroup_size
+        if not size and UNASKED_FEATURES & (self.features or frozenset()):
+            size = usual_subgroup(adapter)
+        if not size:
+            return 0
+        place, usual = self.spec_ids.get("LOCAL_SIZE", (len(spec), self.workgroup_size[0]))
+        invocations = int(spec[place]) if place < len(spec) else usual
+        return asked_size(adapter, size, invocations)
 
     def pack_spec(self, values: Mapping[str, int]) -> np.ndarray:
         """The specialization constants as uint32, by id. The shader's defaults fill the rest."""

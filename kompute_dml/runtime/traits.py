@@ -25,6 +25,10 @@ _FENCES_GATHER = ("llvmpipe",)
 _SLOW_COMPILERS = ("SwiftShader driver",)
 _LOOPS_AT_UNDEFINED = ("SwiftShader driver",)
 _CHOOSES_SIZES = {"subgroupSizeControl", "computeFullSubgroups"}
+_SMALL_SUBGROUPS = ("intel", "turnip", "qualcomm")
+"""Beginnings of names of drivers, in small letters, that run subgroups of any of their sizes while
+shaders read the largest. Pipelines ask for the smallest, which leaves an invocation most
+registers."""
 LEAST_LOOP_PASSES = 65_000
 """The passes of all loops of an invocation that every device makes. lavapipe silently ends loops
 after 65,535. Some are left to the loops of walks. Of other drivers for CPUs nobody knows."""
@@ -102,6 +106,7 @@ class DeviceTraits:
     """Invocations of a workgroup without shared memory: more on a CPU, which is slow to start
     one."""
     subgroup_size: int
+    """Invocations of a subgroup. Pipelines with subgroups ask for it."""
     subgroup_sizes: tuple[int, ...]
     """Those that a pipeline may ask for."""
     max_invocations: int
@@ -169,9 +174,19 @@ def subgroup_sizes(adapter: Adapter) -> tuple[int, ...]:
     return tuple(1 << n for n in range(8) if least <= 1 << n <= most)
 
 
-def asked_size(adapter: Adapter, size: int) -> int:
-    """The size of subgroups that a pipeline must ask for to have ``size`` of them; 0 for none."""
-    return size if size != adapter.subgroup_size and size in subgroup_sizes(adapter) else 0
+def usual_subgroup(adapter: Adapter) -> int:
+    """The size of the subgroups of pipelines that any size serves."""
+    sizes = subgroup_sizes(adapter)
+    is_small = adapter.driver.lower().startswith(_SMALL_SUBGROUPS)
+    return sizes[0] if sizes and is_small else adapter.subgroup_size
+
+
+def asked_size(adapter: Adapter, size: int, invocations: int) -> int:
+    """The size of subgroups that a pipeline must ask for, whose workgroups are whole subgroups of
+    ``size``; 0 for none. Where a driver has several sizes, it may run smaller subgroups than it
+    says unless it is asked, and not all of them are full."""
+    sizes = subgroup_sizes(adapter)
+    return size if len(sizes) > 1 and size in sizes and invocations % size == 0 else 0
 
 
 def takes_live_code(adapter: Adapter) -> bool:
@@ -255,7 +270,7 @@ def _own(adapter: Adapter) -> DeviceTraits:
     return DeviceTraits(
         cores=adapter.cores or cores,
         local_size=min(1024, adapter.max_workgroup_invocations) if adapter.is_cpu else 256,
-        subgroup_size=adapter.subgroup_size,
+        subgroup_size=usual_subgroup(adapter),
         subgroup_sizes=subgroup_sizes(adapter),
         max_invocations=adapter.max_workgroup_invocations,
         max_shared_memory=adapter.max_shared_memory,

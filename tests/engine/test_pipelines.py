@@ -845,22 +845,30 @@ def test_a_driver_that_adds_checks_is_asked_not_to(
 # Subgroups
 
 
-@pytest.mark.parametrize(("own", "sizes", "made_for", "asked"), [
-    (64, (32, 64), 32, {"subgroup_size": 32}),
-    (32, (8, 32), 16, {"subgroup_size": 16}),
-    (32, (32, 32), 32, {}),  # it is the driver's own
-    (64, (64, 64), 32, {}),  # nobody can have it
-    (64, (32, 64), 0, {}),  # any serves
+@pytest.mark.parametrize((
+    "driver", "own", "sizes", "features", "made_for", "invocations", "asked",
+), [
+    ("radv", 64, (32, 64), "cooperativeMatrix", 32, 256, {"subgroup_size": 32}),
+    ("Intel open-source", 32, (8, 32), "cooperativeMatrix", 16, 256, {"subgroup_size": 16}),
+    ("radv", 32, (32, 32), "cooperativeMatrix", 32, 256, {}),  # it is the driver's only one
+    ("radv", 64, (64, 64), "cooperativeMatrix", 32, 256, {}),  # nobody can have it
+    # Others take any, but the one that lowerings know.
+    ("radv", 64, (32, 64), "", 0, 256, {"subgroup_size": 64}),
+    ("Intel open-source", 32, (8, 32), "", 0, 256, {"subgroup_size": 8}),
+    ("turnip", 128, (64, 128), "", 0, 256, {"subgroup_size": 64}),
+    ("turnip", 128, (64, 128), "", 0, 32, {}),  # a workgroup is no whole subgroup
+    ("NVIDIA", 32, (32, 32), "", 0, 256, {}),
 ])
-def test_shaders_for_matrix_units_ask_for_their_size_of_subgroups(
-    device: dml.Device, monkeypatch: pytest.MonkeyPatch, own: int, sizes: tuple[int, int],
-    made_for: int, asked: dict[str, int],
+def test_shaders_with_subgroups_ask_for_their_size(
+    device: dml.Device, monkeypatch: pytest.MonkeyPatch, driver: str, own: int,
+    sizes: tuple[int, int], features: str, made_for: int, invocations: int, asked: dict[str, int],
 ) -> None:
     engine = device.runtime.engine
-    features = frozenset({"subgroupSizeControl", "computeFullSubgroups"})
+    able = frozenset({"subgroupSizeControl", "computeFullSubgroups"})
+    plain = device.runtime.library.get("activation_identity", "b32")
     variant = dataclasses.replace(
-        device.runtime.library.get("activation_identity", "b32"), sizes={"lanes": made_for},
-        features=frozenset({"cooperativeMatrix"} if made_for else ()))
+        plain, sizes={"lanes": made_for},
+        features=frozenset({features or "subgroupArithmetic"}))
     given: dict[str, int] = {}
 
     class Manager:
@@ -868,10 +876,26 @@ def test_shaders_for_matrix_units_ask_for_their_size_of_subgroups(
             given.update(more)
 
     monkeypatch.setattr(engine, "adapter", dataclasses.replace(
-        engine.adapter, subgroup_size=own, subgroup_sizes=sizes, features=features))
+        engine.adapter, driver=driver, subgroup_size=own, subgroup_sizes=sizes, features=able))
     monkeypatch.setattr(engine, "manager", Manager())
-    engine.compile(variant, variant.pack_spec({}))
+    spec = variant.pack_spec({"LOCAL_SIZE": invocations})
+    engine.compile(variant, spec)
     assert given == asked
+    given.clear()
+    engine.compile(plain, spec)  # it has no subgroups
+    assert not given
+    lanes = traits.of(engine.adapter).subgroup_size
+    assert made_for or lanes == asked.get("subgroup_size", min(sizes))
+
+
+def test_a_workgroup_of_a_fixed_size_asks_for_subgroups(device: dml.Device) -> None:
+    adapter = dataclasses.replace(
+        device.adapter, driver="turnip", subgroup_size=128, subgroup_sizes=(64, 128),
+        features=frozenset({"subgroupSizeControl", "computeFullSubgroups"}))
+    variant = dataclasses.replace(
+        device.runtime.library.get("units"), spec_ids={}, workgroup_size=(192, 1, 1),
+        features=frozenset({"subgroupShuffle"}))
+    assert variant.asked_subgroup(adapter, variant.pack_spec({})) == 64
 
 
 def test_a_pipeline_has_the_size_of_subgroups_that_it_asks_for(device: dml.Device) -> None:

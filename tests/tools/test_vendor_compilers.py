@@ -93,6 +93,7 @@ def test_a_result_holds_for_one_shader_and_its_constants(
     kept = again.get(job)
     assert kept is not None and kept.registers == 5
     assert again.get(Job("gemm.t64", (1, 3))) is None
+    assert again.get(Job("gemm.t64", (1, 2), lanes=8)) is None
     file = manifest()["shaders"]["gemm"]["variants"]["gemm.t64"]["file"]
     (tmp_path / file).write_bytes(b"another shader")
     monkeypatch.setattr(vendor_compilers, "SPIRV", tmp_path)

@@ -281,7 +281,7 @@ class _Row(DecodeKernel):
                   "epsilon": float_bits(d.epsilon or 0.0)},
             spec={"LOCAL_SIZE": team * teams, **_of_blocks(first, g.block), "TEAM": team,
                   "NORMALIZES": d.gamma_tensor is not None, "HAS_C": first.c is not None,
-                  "LEAST": _least_subgroup(p.device),
+                  "LEAST": p.device.subgroup_size,
                   "GATED": gated, "TURNS": turns})
 
 
@@ -303,7 +303,7 @@ class _PlainRow(DecodeKernel):
         if traits.max_invocations < _PLAIN_ROW_INVOCATIONS:
             return f"a workgroup has {_PLAIN_ROW_INVOCATIONS} invocations"
         least = _PLAIN_ROW_ACROSS[-1]
-        return None if _least_subgroup(traits) >= least else f"subgroups are smaller than {least}"
+        return None if traits.subgroup_size >= least else f"subgroups are smaller than {least}"
 
     def estimate(self, g: DecodeProblem, traits: DeviceTraits) -> float:
         return 0.0 if self.pays(g, traits) else 2.0
@@ -316,7 +316,7 @@ class _PlainRow(DecodeKernel):
         d = p.desc
         products = [*parts(d)]
         first, gated = products[0], bool(d.gated)
-        widths, least = g.columns[:1] if gated else g.columns, _least_subgroup(p.device)
+        widths, least = g.columns[:1] if gated else g.columns, p.device.subgroup_size
         able = [n for n in _PLAIN_ROW_ACROSS if n <= least and not any(
             width % (8 * n) for width in widths)]
         # The widest that leaves tiles enough, of which a gated one has two matrices.
@@ -338,14 +338,9 @@ class _PlainRow(DecodeKernel):
                   "GATED": gated})
 
 
-def _least_subgroup(traits: DeviceTraits) -> int:
-    """The fewest invocations that a subgroup may have."""
-    return min((traits.subgroup_size, *traits.subgroup_sizes))
-
-
 def _team(g: DecodeProblem, traits: DeviceTraits) -> int:
     """Invocations that divide K, a vector each: whole subgroups."""
-    unit = max(32, traits.subgroup_size, *traits.subgroup_sizes)
+    unit = max(32, traits.subgroup_size)
     return -(-g.k // (_ROW_EACH * unit)) * unit
 
 
