@@ -33,6 +33,11 @@ from kompute_dml.dtypes import DataType
 from kompute_dml.lowering import measured
 from kompute_dml.operators.matrix_multiply.bfloat16 import NarrowGemmDesc
 from kompute_dml.operators.matrix_multiply.gemm import GemmOperatorDesc
+from kompute_dml.operators.matrix_multiply.grouped import (
+    GroupedGemmDesc,
+    GroupRowsDesc,
+    tile_count,
+)
 from kompute_dml.runtime.adapters import FEATURE_EXTENSIONS, feature_struct
 from kompute_dml.runtime.shader_library import manifest
 from kompute_dml.runtime.traits import DeviceClass, class_of
@@ -248,20 +253,60 @@ def _compile(path: Path, first: int, most: int) -> None:
 
 
 def _product(kind: Any, data_type: DataType, m: int, k: int, n: int) -> Any:
-    a, b, c, y = (TensorDesc(data_type, sizes, guaranteed_base_offset_alignment=16)
-                  for sizes in ((m, k), (k, n), (m, n), (m, n)))
+    a, b, c, y = (_aligned(data_type, sizes) for sizes in ((m, k), (k, n), (m, n), (m, n)))
     return kind(a_tensor=a, b_tensor=b, c_tensor=c, output_tensor=y, trans_a=0, trans_b=0,
                 alpha=1.0, beta=1.0, fused_activation=None)
 
 
-_MORE_PRODUCTS = tuple(
-    _product(kind, data_type, m, 4096, n)
-    for kind, data_type in ((NarrowGemmDesc, DataType.UINT16),
-                            (GemmOperatorDesc, DataType.FLOAT16))
-    for m, n in ((4096, 4096), (1024, 1024), (512, 512), (256, 4096), (128, 512), (16, 4096),
-                 (16, 96), (512, 513), (128, 511), (16, 97)))
-"""Products that no suite has: with C, some with K in parts, and with columns that are no vectors.
-BFLOAT16 is described as UINT16."""
+_EXPERTS, _WIDTHS = 32, (2048, 1024)
+
+
+def _of_groups(data_type: DataType, tiles: int, each: int, along_k: bool, bits: int = 16) -> Any:
+    """A product of tiles of ``each`` rows by the matrices of experts, which are contiguous along K
+    or along columns, or have blocks of 4 bits."""
+    k, n = _WIDTHS
+    strides = (k * n, 1, k) if along_k else (k * n, n, 1)
+    of_blocks: dict[str, Any] = {}
+    if bits == 4:
+        scales = _aligned(data_type, (_EXPERTS, n, k // 32))
+        zeros = _aligned(DataType.UINT4, scales.sizes)
+        of_blocks = {"b_scale_tensor": scales, "b_zero_point_tensor": zeros, "block_size": 32}
+    return GroupedGemmDesc(
+        a_tensor=_aligned(data_type, (tiles, each, k)),
+        b_tensor=_aligned(DataType.UINT4 if bits == 4 else data_type, (_EXPERTS, k, n), strides),
+        output_tensor=_aligned(data_type, (tiles, each, n)),
+        groups_tensor=_aligned(DataType.UINT32, (tiles + 1,)),
+        trans_a=0, trans_b=0, alpha=1.0, beta=1.0, **of_blocks)
+
+
+def _rows_in_tiles(each: int) -> Any:
+    rows = 4 * _EXPERTS * each
+    tiles = tile_count(rows, _EXPERTS, each)
+    indices, of_tiles, coordinates, places = (
+        _aligned(DataType.UINT32, (count,)) for count in (rows, tiles + 1, tiles * each, rows))
+    return GroupRowsDesc(
+        input_tensor=indices, output_count_tensor=of_tiles, output_coordinates_tensor=coordinates,
+        output_places_tensor=places, groups=_EXPERTS, each=each, per=1, filler=0)
+
+
+def _aligned(data_type: DataType, sizes: tuple[int, ...], strides: Any = None) -> TensorDesc:
+    return TensorDesc(data_type, sizes, strides, guaranteed_base_offset_alignment=16)
+
+
+_MORE_PRODUCTS = (
+    *(_product(kind, data_type, m, 4096, n)
+      for kind, data_type in ((NarrowGemmDesc, DataType.UINT16),
+                              (GemmOperatorDesc, DataType.FLOAT16))
+      for m, n in ((4096, 4096), (1024, 1024), (512, 512), (256, 4096), (128, 512), (16, 4096),
+                   (16, 96), (512, 513), (128, 511), (16, 97))),
+    *(_of_groups(data_type, tiles, each, along_k, bits)
+      for data_type, bits in ((DataType.FLOAT32, 32), (DataType.FLOAT16, 16),
+                              (DataType.UINT16, 16), (DataType.FLOAT16, 4), (DataType.FLOAT32, 4))
+      for tiles, each in ((8, 1), (64, 8), (64, 64), (64, 128))
+      for along_k in ((True,) if bits == 4 else (True, False))),
+    _rows_in_tiles(1), _rows_in_tiles(8))
+"""Products that no suite has: with C, some with K in parts, with columns that are no vectors, and
+of rows in groups. BFLOAT16 is described as UINT16."""
 
 
 def _run(device: vendors.VendorDevice, folder: Path, *arguments: object) -> subprocess.Popen[bytes]:

@@ -157,6 +157,23 @@ def test_each_kernel(kernel: str, rows: int, own: dml.Device, rng: np.random.Gen
         "quantize_blocks.dequantize" if kernel == "dequantize" else first)
 
 
+@pytest.mark.parametrize(("kind", "rows", "variant"), [
+    (DeviceClass.UNKNOWN, 5, "gemm_blocked_weights.r8"),
+    (DeviceClass.INTEL, 1, "gemm_blocked_weights.r1"),
+    (DeviceClass.INTEL, 5, "gemm_blocked_weights.r2"),
+    (DeviceClass.INTEL, 9, "quantize_blocks.dequantize"),  # too many tiles
+    (DeviceClass.AMD_GCN, 8, "gemm_blocked_weights.r4")])
+def test_several_small_tiles_take_the_place_of_a_crowded_one(
+    kind: DeviceClass, rows: int, variant: str, own: dml.Device, rng: np.random.Generator
+) -> None:
+    set_traits(own, is_cpu=False, slow_barriers=False, device_class=kind)
+    weights = Weights("uint4", "float32", 33, 5, 32, True, rng)
+    a = rng.normal(0, 1, (rows, 160)).astype(np.float32)
+    run = _compiled(own, weights, a, None)
+    assert _variants(run)[0] == variant
+    _close(run(a), a, weights, None, rounds_weights=rows > 8)
+
+
 @long_pipelines
 @pytest.mark.parametrize("room", [None, 0])
 def test_constants_are_dequantized_once(

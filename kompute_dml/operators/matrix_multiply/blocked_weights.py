@@ -28,6 +28,8 @@ _COLUMNS = 4
 """As the shader has it: those of an invocation."""
 _HELD_BYTES = 1 << 14
 """The most bytes of A in shared memory."""
+_MOST_TILES = 4
+"""Tiles of rows that read B in less time than it takes to dequantize it."""
 _LONGEST_A = 1 << 14
 """The most of K of a part, where A lies in shared memory."""
 
@@ -113,7 +115,6 @@ class _BlockedRows(_Fused):
     that keeps the cores busiest."""
 
     height: int
-    cost = 1.0
 
     @property
     def variant(self) -> str:  # type: ignore[override]
@@ -121,7 +122,13 @@ class _BlockedRows(_Fused):
 
     def serves(self, g: BlockedProduct, traits: DeviceTraits) -> str | None:
         height = next((n for n in _HEIGHTS if n >= g.rows), _HEIGHTS[-1])
-        return None if self.height == height else f"it has {said(g.rows)} rows"
+        is_less = self.height < height and not traits.is_cpu and (
+            g.rows <= _MOST_TILES * self.height)
+        return None if self.height == height or is_less else f"it has {said(g.rows)} rows"
+
+    def estimate(self, g: BlockedProduct, traits: DeviceTraits) -> float:
+        # The least tiles. Where theirs have too many registers, more read B as often.
+        return 1.0 + g.rows / (1024 * self.height)
 
     def launch(self, g: BlockedProduct, traits: DeviceTraits) -> FloatLaunch:
         known = measured.figures(traits.device_class, "gemm_blocked_weights")
