@@ -5,12 +5,12 @@
 For each device it asks the lowerings what they would choose for the cases of the benchmark's
 families and of `kompute-dml selftest`, and compiles that. It prints a table, and fails on what does
 not compile; on kernels of products, attention, convolutions, reductions and norms that spill or
-have too few waves; on more shared memory than the device has; and on a device that is described in
-another way than ``FACTS``. ``--document`` writes docs/performance/devices.md. ``--keep`` keeps the
-variants that spill or have too few waves in lowering/measured.json, for the devices' classes:
-lowerings then take others where they can. With ``--all`` also what the tests' cases take is
-compiled, and all suites' cases. What was compiled is kept in the folder of the drivers, so that
-only what changed is compiled again.
+have too few waves; on subgroups of another size than their shader reads; on more shared memory than
+the device has; and on a device that is described in another way than ``FACTS``. ``--document``
+writes docs/performance/devices.md. ``--keep`` keeps the variants that spill or have too few waves
+in lowering/measured.json, for the devices' classes: lowerings then take others where they can. With
+``--all`` also what the tests' cases take is compiled, and all suites' cases. What was compiled is
+kept in the folder of the drivers, so that only what changed is compiled again.
 """
 
 from __future__ import annotations
@@ -38,8 +38,12 @@ from kompute_dml.operators.matrix_multiply.grouped import (
     GroupRowsDesc,
     tile_count,
 )
-from kompute_dml.runtime.adapters import FEATURE_EXTENSIONS, feature_struct
-from kompute_dml.runtime.shader_library import manifest
+from kompute_dml.runtime.adapters import (
+    FEATURE_EXTENSIONS,
+    UNASKED_FEATURES,
+    feature_struct,
+)
+from kompute_dml.runtime.shader_library import described, manifest
 from kompute_dml.runtime.traits import DeviceClass, class_of
 from kompute_dml.toolchain import vendors
 from kompute_dml.toolchain.system import ToolchainError
@@ -72,6 +76,10 @@ class Job(NamedTuple):
     lanes: int = 0
     """The size of subgroups that it asks for, if any."""
 
+    def lanes_on(self, adapter: Any) -> int:
+        """The size of subgroups that its shader reads."""
+        return self.lanes or adapter.subgroup_size
+
 
 @dataclass(frozen=True)
 class Compiled:
@@ -102,6 +110,13 @@ class Compiled:
     def waves(self) -> int | None:
         """Waves that a SIMD, or an Adreno's core, runs at a time."""
         return self.of("Subgroups per SIMD", "Max Waves Per Core")
+
+    @property
+    def lanes(self) -> int | None:
+        """The invocations of a subgroup, if the shader has subgroups."""
+        variant = described(self.job.variant)
+        features = variant.features if variant is not None else None
+        return self.of("subgroup") if UNASKED_FEATURES & (features or frozenset()) else None
 
     @property
     def shared(self) -> int:
@@ -461,6 +476,8 @@ def problems(adapter: Any, rows: Sequence[Compiled], may_spill: bool = False) ->
         if row.problem:
             found.append(f"{name}: {row.problem}")
             continue
+        if row.lanes is not None and row.lanes != (planned := row.job.lanes_on(adapter)):
+            found.append(f"{name}: subgroups of {row.lanes}, not {planned}")
         if row.shared > adapter.max_shared_memory:
             found.append(f"{name}: {row.shared} bytes of shared memory")
         if row.is_hot and not may_spill and (problem := row.crowding(class_of(adapter))):

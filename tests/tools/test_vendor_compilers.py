@@ -71,6 +71,15 @@ def test_shared_memory_is_counted() -> None:
     assert "bytes of shared memory" in found
 
 
+def test_subgroups_have_the_size_that_their_shader_reads() -> None:
+    row = _row("normalize_rows.subgroups", subgroup=16)
+    assert problems(replace(RADEON, subgroup_size=16), [row]) == []
+    (found,) = problems(replace(RADEON, subgroup_size=32), [row])
+    assert found.endswith("subgroups of 16, not 32")
+    assert problems(replace(RADEON, subgroup_size=32), [
+        replace(row, job=row.job._replace(lanes=16)), _row("gemm.t64", subgroup=16)]) == []
+
+
 def test_vega_holds_fewer_subgroups() -> None:
     row = _row("gemm.t64", Subgroups_per_SIMD=2)
     assert row.crowding(DeviceClass.AMD_RDNA) and not row.crowding(DeviceClass.AMD_GCN)
