@@ -228,8 +228,8 @@ def _copied(model: Any) -> list[int]:
     found: list[int] = []
     copy = allocation._copy
 
-    def counted(source: Any, target: Any, **more: Any) -> None:
-        found.append(allocation.api().nbytes(source))
+    def counted(source: tuple[int, int], target: tuple[int, int], **more: Any) -> None:
+        found.append(source[1])
         copy(source, target, **more)
 
     generator = _generator(model)

@@ -293,18 +293,18 @@ class RecordedPlan:
         if self._ends.download:
             self._ends.download.record_download()
 
-    def read(self, result: Result, out: np.ndarray) -> np.ndarray | None:
-        """Wait for a result of the last run and copy it to ``out``. None if it is not
+    def read(self, result: Result, out: np.ndarray) -> bool:
+        """Wait for a result of the last run and copy its bytes to ``out``. False if it is not
         downloaded."""
         download = self._ends.download
         if download is None or result.turn is None or not download.holds(result.turn):
-            return None
+            return False
         self.device.runtime.recorder.check()
         download.wait()
         # A copy: the next download overwrites this memory.
-        y = self._ends.outputs[result.number]
-        out[...] = y.view(self.shapes[result.number], download.bytes)
-        return out
+        begin = self._ends.outputs[result.number].begin
+        out[...] = download.bytes[begin : begin + out.nbytes]
+        return True
 
 
 def check_numbers(x: np.ndarray, allowed: Sequence[Allowed], where: str) -> None:
@@ -369,16 +369,20 @@ class Result:
 
     def values(self, out: np.ndarray | None = None) -> np.ndarray:
         """Wait for the run and copy the elements to contiguous ``out``, or to a new array."""
-        y, runtime, nbytes = self.array, self.device.runtime, self.nbytes
+        y, nbytes = self.array, self.nbytes
         out = lent.empty(nbytes).view(y.dtype).reshape(y.shape) if out is None else out
         if not nbytes:
             return out
-        with runtime.lock:
-            if self._moved or self._plan.read(self, out) is None:
-                where = self.slot
-                runtime.transfer.download(where.allocation, where.byte_offset, nbytes,
-                                          out.reshape(-1).view(np.uint8))
+        self.copy_to(out.reshape(-1).view(np.uint8))
         return out
+
+    def copy_to(self, out: np.ndarray) -> None:
+        """:meth:`values`, as bytes."""
+        runtime = self.device.runtime
+        with runtime.lock:
+            if self._moved or not self._plan.read(self, out):
+                where = self.slot
+                runtime.transfer.download(where.allocation, where.byte_offset, out.nbytes, out)
 
 
 class Resident(NamedTuple):

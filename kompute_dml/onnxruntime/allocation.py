@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import DmlError
 from . import capi, identity
+from .arguments import copied
 from .capi import CData, api, callback, ffi, guarded
 from .memory import FIRST, DeviceMemory, adapter_of
 
@@ -18,12 +19,9 @@ _DEFAULT, _DEVICE_ALLOCATOR = 0, 0
 _CPU, _GPU = 0, 1
 _CPU_OUTPUT, _CPU_INPUT = -1, -2  # OrtMemType
 _NEWEST = 0x7FFFFFFF
+_POINTER = ffi.typeof("void *")
 _FIXED_SIZE = (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16)
 """Element types that copies support: all except strings, complex types and types below a byte."""
-
-
-def _address(pointer: CData) -> int:
-    return int(ffi.cast("uintptr_t", pointer))
 
 
 class ProviderMemory:
@@ -115,16 +113,16 @@ def create_allocator(info: CData) -> Any:
     return ffi.cast("void *", capi.keep(Allocator(memories[number])))
 
 
-@callback("void *(Allocator *, size_t)")
-def _alloc(this: CData, nbytes: int) -> Any:
-    address = ffi.from_handle(this.self).memory.bytes.allocate(nbytes)
-    return ffi.cast("void *", address)
+@callback("uintptr_t(Allocator *, size_t)")
+def _alloc(this: CData, nbytes: int) -> int:
+    address: int = ffi.from_handle(this.self).memory.bytes.allocate(nbytes)
+    return address
 
 
-@callback("void(Allocator *, void *)")
-def _free(this: CData, pointer: CData) -> None:
-    if pointer != ffi.NULL:
-        ffi.from_handle(this.self).memory.bytes.free(_address(pointer))
+@callback("void(Allocator *, uintptr_t)")
+def _free(this: CData, address: int) -> None:
+    if address:
+        ffi.from_handle(this.self).memory.bytes.free(address)
 
 
 @callback("const void *(const Allocator *)")
@@ -194,19 +192,20 @@ def end_run() -> None:
 
 @guarded("(Transfer *, void **, void **, void **, size_t)")
 def _copy_tensors(this: CData, sources: CData, targets: CData, streams: CData, count: int) -> None:
-    for i in range(count):
-        _copy(sources[i], targets[i], stays=_runs.count > 0)
+    stays = _runs.count > 0
+    for source, target in zip(copied(sources, count), copied(targets, count)):
+        _copy(source, target, stays=stays)
 
 
-def _copy(source: CData, target: CData, *, stays: bool = False) -> None:
-    """Copy a tensor. ``stays``: it does not change until the current run ends."""
-    ort = api()
-    nbytes = ort.nbytes(source)
-    if nbytes != ort.nbytes(target):
+def _copy(source: tuple[int, int], target: tuple[int, int], *, stays: bool = False) -> None:
+    """Copy a tensor, of which addresses and bytes are given. ``stays``: it does not change until
+    the current run ends."""
+    first, nbytes = source
+    second, room = target
+    if nbytes != room:
         raise DmlError("a tensor is copied to one of another size")
     if not nbytes:
         return
-    first, second = ort.address(source), ort.address(target)
     whence, whither = found(first), found(second)
     if whence is not None and whence is whither:
         whence.copy(first, second, nbytes)
@@ -223,7 +222,7 @@ def _copy(source: CData, target: CData, *, stays: bool = False) -> None:
 
 def host(address: int, nbytes: int) -> np.ndarray:
     """The host's bytes at an address."""
-    return np.frombuffer(ffi.buffer(ffi.cast("void *", address), nbytes), np.uint8)
+    return np.frombuffer(ffi.buffer(ffi.cast(_POINTER, address), nbytes), np.uint8)
 
 
 # Kernels of the copies between providers
@@ -236,7 +235,8 @@ def _compute_copy(this: CData, context: CData) -> None:
     ort.check(ort.KernelContext_GetInput(context, 0, source))
     sizes = ort.sizes(source[0])
     ort.check(ort.KernelContext_GetOutput(context, 0, sizes, len(sizes), target))
-    _copy(source[0], target[0])
+    (one,), (other,) = copied(source, 1), copied(target, 1)
+    _copy(one, other)
 
 
 @callback("void(CopyKernel *)")

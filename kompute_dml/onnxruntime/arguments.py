@@ -1,4 +1,5 @@
-"""What ONNX Runtime gives a region, and where it wants the results: one call of C for each."""
+"""Tensors that ONNX Runtime gives: to a region, for its results, and to copy. One call of C for
+each."""
 
 from __future__ import annotations
 
@@ -52,6 +53,33 @@ def outputs_of(plan: RecordedPlan, addresses: Sequence[int]) -> list[Bound]:
     return [Bound(*y) for y in zip(addresses, plan.shapes, plan.dtypes)]
 
 
+class _Copied(threading.local):
+    """What C writes of tensors that are copied, in one thread."""
+
+    def __init__(self) -> None:
+        self.room = 0
+        self.addresses = self.nbytes = ffi.NULL
+
+
+_copied = _Copied()
+
+
+def copied(values: CData, count: int) -> list[tuple[int, int]]:
+    """The addresses and bytes of tensors."""
+    if not count:
+        return []
+    memory = _copied
+    if count > memory.room:
+        memory.room = count
+        memory.addresses = ffi.new("uintptr_t[]", count)
+        memory.nbytes = ffi.new("size_t[]", count)
+    ort = api()
+    if status := library().kompute_dml_tensors(
+            ort.calls, values, count, memory.addresses, memory.nbytes):
+        ort.check(status)
+    return [*zip(ffi.unpack(memory.addresses, count), ffi.unpack(memory.nbytes, count))]
+
+
 class _Memory(threading.local):
     """What C writes to, in one thread."""
 
@@ -72,10 +100,7 @@ class NodeArguments:
         self._memory = _Memory(inputs, outputs)
         self._sizes = weakref.WeakKeyDictionary[RecordedPlan, Any]()
         """By plan: rank and sizes of each result."""
-        ort = api()
-        self._calls = ffi.new("Calls *", [ffi.cast("void *", f) for f in (
-            ort.KernelContext_GetInput, ort.KernelContext_GetOutput,
-            ort.GetTensorElementTypeAndShapeDataReference, ort.GetTensorMutableData)])
+        self._calls = api().calls
 
     def inputs(self, context: CData) -> NodeInputs:
         """The inputs of a node that is being computed."""

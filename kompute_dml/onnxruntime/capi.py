@@ -89,10 +89,10 @@ typedef struct Ep {
 
 typedef struct Allocator {
     uint32_t version;
-    void *(*Alloc)(struct Allocator *, size_t);
-    void (*Free)(struct Allocator *, void *);
+    uintptr_t (*Alloc)(struct Allocator *, size_t);
+    void (*Free)(struct Allocator *, uintptr_t);
     const void *(*Info)(const struct Allocator *);
-    void *(*Reserve)(struct Allocator *, size_t);
+    uintptr_t (*Reserve)(struct Allocator *, size_t);
     void *later[16];
     void *self;
 } Allocator;
@@ -155,11 +155,13 @@ typedef struct {
     void *output;
     void *describe;
     void *data;
+    void *size;
 } Calls;
 
 OrtStatus *kompute_dml_inputs(const Calls *, const void *, size_t, uintptr_t *, int64_t *, size_t,
                               size_t *);
 OrtStatus *kompute_dml_outputs(const Calls *, void *, size_t, uintptr_t *, const int64_t *);
+OrtStatus *kompute_dml_tensors(const Calls *, void **, size_t, uintptr_t *, size_t *);
 """
 )
 
@@ -311,7 +313,6 @@ class _Outs(threading.local):
         self.kind = ffi.new("int *")
         self.shape = ffi.new("const int64_t **")
         self.rank = ffi.new("size_t *")
-        self.nbytes = ffi.new("size_t *")
         self.few = ffi.new("const void *[]", _FEW)
         self.kinds: dict[str, Any] = {}
         """Memory for a value of each C type."""
@@ -338,6 +339,11 @@ class Api:
         self._lists = {n: (getattr(self, f"count_{n}"), getattr(self, f"fill_{n}"))
                        for n in _LISTS}
         self._bind(self.GetEpApi(), _EP)
+        self.calls = ffi.new("Calls *", [ffi.cast("void *", f) for f in (
+            self.KernelContext_GetInput, self.KernelContext_GetOutput,
+            self.GetTensorElementTypeAndShapeDataReference, self.GetTensorMutableData,
+            self.GetTensorSizeInBytes)])
+        """What the provider library calls."""
         # GetApi() of a later version than this release prints an error.
         self.profiles = self.release >= EP_VERSION
         """Whether providers have profilers."""
@@ -432,12 +438,6 @@ class Api:
         out = self._outs.pointer
         self.check(self.GetTensorMutableData(value, out))
         return int(ffi.cast("uintptr_t", out[0]))
-
-    def nbytes(self, value: CData) -> int:
-        """The bytes of a tensor's elements."""
-        out = self._outs.nbytes
-        self.check(self.GetTensorSizeInBytes(value, out))
-        return int(out[0])
 
     def memory(self, value: CData, sizes: Sequence[int], dtype: np.dtype[np.generic]) -> np.ndarray:
         """The memory of an OrtValue as an array of known sizes and type."""

@@ -36,18 +36,17 @@ def adapter_of(address: int) -> int:
 class Span:
     """Bytes of a tensor in device memory, in a plan's result, or on the host."""
 
+    __slots__ = ("__weakref__", "at", "device", "end", "lies", "nbytes")
+
     def __init__(
         self, at: int, nbytes: int, device: Device | None, lies: np.ndarray | Slot | Result
     ) -> None:
         self.at = at
         """Its first address."""
         self.nbytes = nbytes
+        self.end = at + nbytes
         self.device = device
         self.lies = lies
-
-    @property
-    def end(self) -> int:
-        return self.at + self.nbytes
 
     def bytes(self) -> np.ndarray:
         """Its bytes on the host."""
@@ -61,8 +60,7 @@ class Span:
     def copy_to(self, out: np.ndarray) -> None:
         """Copy all of its bytes to the host's ``out``."""
         if isinstance(self.lies, Result):
-            y = self.lies.array
-            self.lies.values(out.view(y.dtype).reshape(y.shape))
+            self.lies.copy_to(out)
         elif isinstance(self.lies, Slot):
             assert self.device is not None
             self.device.read(self.lies.allocation, self.lies.byte_offset, self.nbytes, out)
@@ -104,7 +102,8 @@ class DeviceMemory:
 
     def allocate(self, nbytes: int) -> int:
         with self._lock:
-            self._forget_left()
+            if self._left:
+                self._forget_left()
             address = self._next
             self._next += (nbytes // ALIGNMENT + 1) * ALIGNMENT
             self._ranges[address] = nbytes
@@ -154,7 +153,8 @@ class DeviceMemory:
         """Copy what was lent, as far as it still lies there. Other contents may have taken the
         place of a part."""
         with self._lock:
-            for piece in self._within(address, address + nbytes):
+            begin, end = self._within(address, address + nbytes)
+            for piece in self._pieces[begin:end]:
                 if isinstance(piece.lies, np.ndarray):
                     piece.lies = piece.lies.copy()
 
@@ -211,7 +211,8 @@ class DeviceMemory:
         if holder is not None:
             return holder.bytes()[address - holder.at : address - holder.at + nbytes]
         data, end = np.zeros(nbytes, np.uint8), address + nbytes
-        for piece in self._within(address, end):
+        first, after = self._within(address, end)
+        for piece in self._pieces[first:after]:
             low, high = max(piece.at, address), min(piece.end, end)
             data[low - address : high - address] = piece.bytes()[low - piece.at : high - piece.at]
         return data
@@ -227,15 +228,15 @@ class DeviceMemory:
 
     # Contents by address
 
-    def _within(self, begin: int, end: int) -> list[Span]:
-        first = max(bisect_right(self._starts, begin) - 1, 0)
-        pieces = []
-        for piece in self._pieces[first:]:
-            if piece.at >= end:
-                break
-            if piece.end > begin:
-                pieces.append(piece)
-        return pieces
+    def _within(self, begin: int, end: int) -> tuple[int, int]:
+        """Which pieces have bytes of a range: the first one, and the first one after them."""
+        starts, first = self._starts, bisect_right(self._starts, begin)
+        if first and self._pieces[first - 1].end > begin:
+            first -= 1
+        after = first
+        while after < len(starts) and starts[after] < end:
+            after += 1
+        return first, after
 
     def _holder(self, address: int, nbytes: int) -> Span | None:
         """The piece that holds all of the bytes."""
@@ -249,7 +250,8 @@ class DeviceMemory:
 
     def _put(self, piece: Span) -> None:
         with self._lock:
-            self._clear(piece.at, piece.end)
+            if self._pieces and self._pieces[-1].end > piece.at:
+                self._clear(piece.at, piece.end)
             self._insert(piece)
 
     def _insert(self, piece: Span) -> None:
@@ -260,16 +262,21 @@ class DeviceMemory:
 
     def _clear(self, begin: int, end: int) -> None:
         """Drop the contents of a range. Parts of pieces outside the range are kept."""
-        for piece in self._within(begin, end):
-            rest = []
+        first, after = self._within(begin, end)
+        if first == after:
+            return
+        rest = []
+        for piece in self._pieces[first:after]:
             if piece.at < begin or piece.end > end:
                 data = piece.bytes()
                 if piece.at < begin:
                     rest.append(Span(piece.at, begin - piece.at, None, data[: begin - piece.at]))
                 if piece.end > end:
                     rest.append(Span(end, piece.end - end, None, data[end - piece.at :]))
-            place = bisect_right(self._starts, piece.at) - 1
-            del self._pieces[place], self._starts[place], self._at[piece.at]
+        dropped = self._pieces[first:after]
+        del self._pieces[first:after], self._starts[first:after]
+        for piece in dropped:
+            del self._at[piece.at]
             self.moves += isinstance(piece.lies, Slot)
-            for left in rest:
-                self._insert(left)
+        for left in rest:
+            self._insert(left)

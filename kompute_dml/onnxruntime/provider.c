@@ -1,5 +1,5 @@
-/* The two functions that ONNX Runtime looks for in a provider library, and two that fetch what a
-   node is given in one call, because each call from Python takes time. What they call is set from
+/* The two functions that ONNX Runtime looks for in a provider library, and three that fetch
+   tensors in one call, because each call from Python takes time. What they call is set from
    outside, so this file knows neither Python nor ONNX Runtime's headers. */
 #include <stddef.h>
 #include <stdint.h>
@@ -46,6 +46,7 @@ struct calls {
     void *(*output)(void *context, size_t index, const int64_t *sizes, size_t rank, void **value);
     void *(*describe)(const void *value, int *type, const int64_t **sizes, size_t *rank);
     void *(*data)(void *value, void **data);
+    void *(*size)(const void *value, size_t *nbytes);
 };
 
 /* The addresses of a node's inputs, and for each its type, its rank and its sizes. `used` are the
@@ -80,6 +81,17 @@ PUBLIC void *kompute_dml_outputs(const struct calls *ort, void *context, size_t 
         if ((status = ort->output(context, i, words, rank, &value))) return status;
         if ((status = ort->data(value, &data[i]))) return status;
         words += rank;
+    }
+    return NULL;
+}
+
+/* The addresses of tensors, and their bytes. */
+PUBLIC void *kompute_dml_tensors(const struct calls *ort, void *const *values, size_t count,
+                                 void **data, size_t *nbytes) {
+    for (size_t i = 0; i < count; i++) {
+        void *status;
+        if ((status = ort->data(values[i], &data[i]))) return status;
+        if ((status = ort->size(values[i], &nbytes[i]))) return status;
     }
     return NULL;
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from typing import Any
 
 import numpy as np
@@ -282,21 +283,65 @@ def test_a_result_is_copied_once(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From where the device puts it to the tensor that ``run`` returns."""
-    targets: list[np.ndarray | None] = []
-    values = Result.values
+    targets: list[np.ndarray] = []
+    copy_to = Result.copy_to
 
-    def noted(self: Result, out: np.ndarray | None = None) -> np.ndarray:
+    def noted(self: Result, out: np.ndarray) -> None:
         targets.append(out)
-        return values(self, out)
+        copy_to(self, out)
 
-    monkeypatch.setattr(Result, "values", noted)
+    monkeypatch.setattr(Result, "copy_to", noted)
     made = session(model([node("Neg", "x", "y")], [("x", FLOAT, [6])], [("y", FLOAT, [6])]),
                    claim="all")
     x = rng.standard_normal(6).astype(np.float32)
     y = made.run(None, {"x": x})[0]
     np.testing.assert_array_equal(y, -x)
     (target,) = targets
-    assert target is not None and target.ctypes.data == y.ctypes.data
+    assert target.ctypes.data == y.ctypes.data
+
+
+def test_a_run_asks_once_for_all_that_is_copied(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one call of C for the sources and one for the targets, on the way in and on the way
+    out."""
+    counts: list[int] = []
+    copied = allocation.copied
+
+    def noted(values: Any, count: int) -> list[tuple[int, int]]:
+        counts.append(count)
+        return copied(values, count)
+
+    names = "abcde"
+    made = session(model([node("Add", f"{a} {b}", f"y{a}") for a, b in itertools.pairwise(names)],
+                         [(a, FLOAT, [6]) for a in names],
+                         [(f"y{a}", FLOAT, [6]) for a in names[:-1]]), claim="all")
+    feed = {a: rng.standard_normal(6).astype(np.float32) for a in names}
+    monkeypatch.setattr(allocation, "copied", noted)
+    for (a, b), y in zip(itertools.pairwise(names), made.run(None, feed)):
+        np.testing.assert_array_equal(y, feed[a] + feed[b])
+    assert counts == [5, 5, 4, 4]
+
+
+def test_ranges_that_overlap_have_what_came_last(rng: np.random.Generator) -> None:
+    memory, size = DeviceMemory(5), 48
+    at, expected = memory.allocate(size), np.zeros(size, np.uint8)
+    for turn in range(400):
+        begin = int(rng.integers(size))
+        count = int(rng.integers(1, min(size - begin, 20) + 1))
+        data = np.full(count, turn % 255 + 1, np.uint8)
+        if turn % 5:
+            memory.write(at + begin, data)
+            expected[begin : begin + count] = data
+        else:
+            memory.forget(at + begin, count)
+            expected[begin : begin + count] = 0
+        assert memory.read(at, size).tolist() == expected.tolist()
+        out = np.empty(count, np.uint8)
+        memory.read_to(at + begin, out)
+        assert out.tolist() == expected[begin : begin + count].tolist()
+    memory.free(at)
+    assert not memory._pieces and not memory._starts and not memory._at
 
 
 def test_parts_of_what_an_address_holds() -> None:
