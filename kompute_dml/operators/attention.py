@@ -15,7 +15,8 @@ from ..lowering.kernel import choose
 from ..lowering.plan import TEMPORARY, UNUSED, Operand
 from ..lowering.walk import Walk
 from ..sizes import whole
-from .attention_kernels import KERNELS, SHADERS, Attention, Lines
+from .attention_kernels import KERNELS, SHADERS
+from .attention_problem import Attention, Lines
 from .base import OperatorDesc, Output, operator
 
 _SOURCES = (("query_tensor", "stacked_query_key_tensor", "stacked_query_key_value_tensor"),

@@ -15,7 +15,8 @@ from ..runtime.shader_library import Variant, sizes
 from ..runtime.traits import DeviceTraits
 from ..tuning import work_key
 from .attention import AttentionHeads, HeadView
-from .attention_kernels import Attention, ByLines, Lines
+from .attention_kernels import ByLines
+from .attention_problem import Attention, Lines
 from .base import OperatorDesc, fields_of, widened
 from .rotary_append import ROTARY_FIELDS, AppendedAttentionDesc, RotaryAppendDesc, copy_past
 

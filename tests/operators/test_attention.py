@@ -12,7 +12,7 @@ import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.lowering.builder import target_of
 from kompute_dml.lowering.plan import Plan
-from kompute_dml.operators import attention_kernels
+from kompute_dml.operators import attention_kernels, attention_launch
 from kompute_dml.runtime.adapters import CooperativeMatrix
 from kompute_dml.runtime.traits import DeviceClass
 from plans import shaders_of
@@ -35,7 +35,7 @@ def test_split_keys_give_what_one_pass_gives(
     more = dict(scale=0.25, head_count=2, **_PLAIN)
     whole = dml.multihead_attention(q, k, v, **more).numpy()
     parts = (4, 128)
-    monkeypatch.setattr(attention_kernels.Launch, "split", lambda *_: parts)
+    monkeypatch.setattr(attention_launch.Launch, "split", lambda *_: parts)
     own.compiled.clear()
     split = dml.multihead_attention(q, k, v, **more).numpy()
     assert VARIANTS & {n for c in own.compiled.values() for n in c.variants}
