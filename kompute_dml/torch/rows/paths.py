@@ -88,29 +88,42 @@ def _joined(*parts: Value) -> Value:
     return _sum(call("stack", list(parts)), 0)
 
 
+def _levelled(x: Value) -> tuple[Value, Value]:
+    """The sums of each batch without their largest one, and that one. So all steps are as exact as
+    the first ones."""
+    most = call("amax", x, [1], True)
+    most = call("where.self", call("isinf", most), full((), 0.0, F32), most)
+    return call("sub.Tensor", x, most), most
+
+
 @lowers("_ctc_loss", "_ctc_loss.Tensor")
 def ctc_loss(logs: Value, targets: Value, times: Lengths, counts: Lengths, blank: int = 0,
              zero_infinity: bool = False) -> list[Value]:
-    """The losses, and the sums over beginnings of paths that the backward pass wants."""
+    """The losses, and the sums over beginnings of paths that the backward pass wants. PyTorch's
+    are not levelled."""
     paths = _Paths(logs, targets, times, counts, blank)
     chances, leaps = paths.chances(logs), _penalty(paths.leaps)
     first = np.zeros((paths.batch, paths.width), bool)
     first[:, :2] = True
-    now = call("add.Tensor", call("select.int", chances, 0, 0), _penalty(first & paths.known))
-    steps = [now]
+    now, level = _levelled(call("add.Tensor", call("select.int", chances, 0, 0),
+                                _penalty(first & paths.known)))
+    steps, levels = [now], [level]
     for t in range(1, paths.steps):
         leap = call("add.Tensor", _shifted(now, 2), leaps)
-        now = call("add.Tensor", _joined(now, _shifted(now, 1), leap),
-                   call("select.int", chances, 0, t))
+        now, more = _levelled(call("add.Tensor", _joined(now, _shifted(now, 1), leap),
+                                   call("select.int", chances, 0, t)))
+        level = call("add.Tensor", level, more)
         steps.append(now)
+        levels.append(level)
     begun = call("transpose.int", call("stack", steps), 0, 1)
-    last = np.maximum(paths.times - 1, 0).reshape(-1, 1, 1)
-    at = expanded(constant(last, I64), (paths.batch, 1, paths.width))
-    final = call("select.int", call("gather", begun, 1, at), 1, 0)
-    total = _sum(call("add.Tensor", final, _penalty(paths.ends)), 1)
+    last = np.maximum(paths.times - 1, 0).reshape(1, -1, 1)
+    at = constant(last, I64)
+    final = call("gather", call("stack", steps), 0, expanded(at, (1, paths.batch, paths.width)))
+    level = call("gather", call("stack", levels), 0, at)
+    total = _sum(call("add.Tensor", call("select.int", final, 0, 0), _penalty(paths.ends)), 1)
+    total = call("add.Tensor", total, resized(level, (paths.batch,)))
     nothing = _penalty((paths.times == 0) & (paths.counts == 0))
-    some = _truth(paths.times > 0)
-    return [call("neg", call("where.self", some, total, nothing)), begun]
+    return [call("neg", call("where.self", _truth(paths.times > 0), total, nothing)), begun]
 
 
 @lowers("_ctc_loss_backward", "_ctc_loss_backward.Tensor")
@@ -118,7 +131,8 @@ def ctc_loss_backward(
     g: Value, logs: Value, targets: Value, times: Lengths, counts: Lengths, loss: Value,
     begun: Value, blank: int, zero_infinity: bool = False,
 ) -> Value:
-    """By sums over the ends of paths, beside those over beginnings."""
+    """By sums over the ends of paths, beside those over beginnings. All paths go through one place
+    at each step, so that both give the share of each place."""
     paths = _Paths(logs, targets, times, counts, blank)
     chances = paths.chances(logs)
     leaps = _shifted(_penalty(paths.leaps), -2)
@@ -130,21 +144,17 @@ def ctc_loss_backward(
         leap = call("add.Tensor", _shifted(now, -2), leaps)
         later = call("add.Tensor", _joined(now, _shifted(now, -1), leap), own)
         last = _truth((paths.times == t + 1).reshape(-1, 1))
-        now = call("where.self", last, call("add.Tensor", ends, own), later)
+        now, _ = _levelled(call("where.self", last, call("add.Tensor", ends, own), later))
         steps.append(now)
-    ended = call("stack", steps[::-1])
-    through = call("add.Tensor", call("transpose.int", begun, 0, 1), ended)
-    through = call("sub.Tensor", call("add.Tensor", through, resized(loss, (1, paths.batch, 1))),
-                   chances)
-    through = call("where.self", call("isinf", chances), full((), -math.inf, F32), through)
-    share = call("exp", through)
+    through = call("add.Tensor", call("transpose.int", begun, 0, 1), call("stack", steps[::-1]))
+    through = call("where.self", call("isinf", chances), full((), -math.inf, F32),
+                   call("sub.Tensor", through, chances))
+    share = call("_softmax", through, 2, False)
     at = expanded(resized(paths.at, (1, *paths.at.shape)), share.shape)
     taken = call("scatter_add", full(logs.shape, 0.0, F32), 2, at, share)
-    slope = call("sub.Tensor", call("exp", logs), taken)
-    slope = call("mul.Tensor", slope, resized(g, (1, paths.batch, 1)))
+    slope = call("mul.Tensor", call("sub.Tensor", call("exp", logs), taken),
+                 resized(g, (1, paths.batch, 1)))
+    endless = call("isinf", resized(loss, (1, paths.batch, 1)))
+    slope = call("where.self", endless, full((), 0.0 if zero_infinity else math.nan, F32), slope)
     inside = np.arange(paths.steps)[:, None, None] < paths.times[None, :, None]
-    kept = _truth(inside)
-    if zero_infinity:
-        finite = call("logical_not", call("isinf", resized(loss, (1, paths.batch, 1))))
-        kept = call("logical_and", kept, finite)
-    return call("where.self", kept, slope, full((), 0.0, F32))
+    return call("where.self", _truth(inside), slope, full((), 0.0, F32))
