@@ -141,6 +141,7 @@ class PlannedNodes:
             with self._order:
                 known.upload(args, places)
                 return self._run(known.ready, known.outputs, args, places)
+        statistics.looked += 1
         tensors: list[Tensor | None] = []
         key: list[Any] = []
         staged: list[int] = []

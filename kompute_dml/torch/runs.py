@@ -193,16 +193,27 @@ class KnownRun:
         self._begins = [n * args[i].element_size() & ~15 for n, i in zip(self._offsets, bound)]
         self._numbers = [(i, x) for i, x in enumerate(args)
                          if read[i] and not isinstance(x, torch.Tensor)]
-        tensors = [i for i, x in enumerate(args) if read[i] and isinstance(x, torch.Tensor)]
-        self._like = versions.tensor_guard([args[i] for i in tensors])
+        tensors: dict[int, int] = {}
+        self._repeated: list[tuple[int, int]] = []
+        """Arguments that are the same tensor as one before, which the guard wants once: what a
+        graph saves twice comes so."""
+        for i, x in enumerate(args):
+            if read[i] and isinstance(x, torch.Tensor):
+                first = tensors.setdefault(id(x), i)
+                if first != i:
+                    self._repeated.append((i, first))
+        self._like = versions.tensor_guard([args[i] for i in tensors.values()])
         """Says of tensors whether they have the types, sizes, strides and devices of these."""
-        self._tensors = None if len(tensors) == len(args) else tensors
+        self._tensors = None if len(tensors) == len(args) else [*tensors.values()]
         """Their arguments. None for all."""
 
     def places(self, args: Arguments) -> list[Place | None] | None:
         """Where the arguments lie, but those that are uploaded. None if they are other ones."""
         for i, number in self._numbers:
             if args[i] != number:
+                return None
+        for i, first in self._repeated:
+            if args[i] is not args[first]:
                 return None
         if not self._like(*(args if self._tensors is None else [args[i] for i in self._tensors])):
             return None

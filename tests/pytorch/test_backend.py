@@ -499,6 +499,18 @@ def test_each_call_looks_at_its_arguments(frozen: bool) -> None:
         assert not run.parts[0].frozen, "a weight that changes is no constant"
 
 
+def test_a_tensor_that_comes_twice_is_known_again() -> None:
+    """A backward graph gets what is saved twice so. Two tensors in its place are another call."""
+    weight, a, b = (n + torch.arange(4.0, device="kompute") for n in range(3))
+    run = program(lambda w, x, y: (w * x, x + 2 * y), weight, a, b)
+    for x, y, looks in ((a, a, 1), (a, a, 0), (a, b, 1), (b, a, 0), (b, b, 1), (b, b, 0)):
+        before = statistics.looked
+        for z, expected in zip(run([weight, x, y]), (
+                weight.cpu() * x.cpu(), x.cpu() + 2 * y.cpu())):
+            assert z.cpu().equal(expected)
+        assert statistics.looked - before == looks
+
+
 def test_lists_of_the_hosts_numbers_are_one_tensor() -> None:
     """Each optimizer's count of steps is its own, and what follows from it goes to the right
     parameter."""
