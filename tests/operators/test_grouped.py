@@ -77,8 +77,7 @@ def test_rows_meet_the_matrices_of_their_groups(
 ) -> None:
     """Tiles of all groups but one, of one row and of eight."""
     indices = rng.integers(1, _GROUPS, 20).astype(np.int32)
-    if "r8" in kernel:
-        set_traits(own, device_class=DeviceClass.UNKNOWN)
+    set_traits(own, device_class=DeviceClass.UNKNOWN if "r8" in kernel else DeviceClass.CPU)
     set_traits(own, slow_barriers="blocks" in kernel, slow_compiler=False)
     with tuning.trial(EveryWork(kernel)):
         tiles = rows_in_tiles(own.tensor(indices), _GROUPS)
