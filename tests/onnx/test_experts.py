@@ -270,6 +270,46 @@ def test_two_products_of_a_row(
     np.testing.assert_allclose(got, wanted, rtol=0, atol=3e-5 * np.abs(wanted).max())
 
 
+def _sparse(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """SparseMixer of transformers' Phi-3.5-MoE: weights and numbers of two experts."""
+    shares, chosen, rest = [], [], scores.astype(np.float64)
+    for _ in range(2):
+        first = rest.argmax(1)[:, None]
+        most = np.take_along_axis(rest, first, 1)
+        far = (most - scores) / np.maximum(abs(scores), most) > 0.02
+        terms = np.where(far, 0, np.exp(rest - most))
+        shares.append(np.take_along_axis(terms, first, 1) / terms.sum(1, keepdims=True))
+        chosen.append(first)
+        rest = rest.copy()
+        np.put_along_axis(rest, first, -np.inf, 1)
+    return np.concatenate(shares, 1), np.concatenate(chosen, 1)
+
+
+@pytest.mark.parametrize("normalized", [0, 1])
+def test_a_sparse_mixer(normalized: int, rng: np.random.Generator) -> None:
+    """Some scores are within a hundredth of the best one, the second one or both, some below 0."""
+    tokens, size, inner, experts = 60, 16, 24, 8
+    x, w1, w2 = (rng.standard_normal(s).astype(np.float32) for s in (
+        (tokens, size), (experts, inner, size), (experts, size, inner)))
+    router = rng.choice(np.float32([2, 1, -0.5]), (tokens, 1)) * rng.choice(
+        np.float32([1, 1.006, 1.012, 1.5, 2]), (tokens, experts))
+    router += rng.uniform(-1e-3, 1e-3, router.shape).astype(np.float32)
+    built = model([node("MoE", "x r w1 - w2", "y", MICROSOFT, activation_type="relu", k=2,
+                        use_sparse_mixer=1, normalize_routing_weights=normalized)],
+                  [("x", FLOAT, x.shape), ("r", FLOAT, router.shape)], [("y", FLOAT, x.shape)],
+                  {"w1": w1, "w2": w2})
+    (got,) = backend.run_model(onnx.load_model_from_string(built), {"x": x, "r": router})
+    shares, chosen = _sparse(router)
+    assert np.unique(shares.round(2)).size > 6  # of one expert, of two, of three ...
+    if normalized:
+        shares /= shares.sum(1, keepdims=True)
+    wanted = np.zeros((tokens, size))
+    for t in range(tokens):
+        for share, e in zip(shares[t], chosen[t]):
+            wanted[t] += share * (w2[e] @ np.maximum(w1[e] @ x[t], 0))
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
+
+
 def _reason(device: dml.Device, experts: int, k: int, **more: Any) -> str | None:
     def value(name: str, *shape: int, constant: bool = False) -> OnnxValue:
         return OnnxValue(name, np.dtype("float32"), shape,
@@ -292,8 +332,8 @@ def test_many_experts_of_which_few_are_chosen_are_taken(device: dml.Device) -> N
 
 
 @pytest.mark.parametrize(("more", "why"), [
-    ({"activation_type": "tanh"}, "activation_type"), ({"use_sparse_mixer": 1}, "sparse"),
+    ({"activation_type": "tanh"}, "activation_type"), ({"use_sparse_mixer": 1, "k": 1}, "sparse"),
     ({"activation_type": "swiglu"}, "swiglu_fusion=0"),
     ({"activation_type": "geglu", "swiglu_fusion": 3}, "swiglu_fusion=3")])
 def test_experts_that_are_refused(device: dml.Device, more: dict[str, Any], why: str) -> None:
-    assert why in str(_reason(device, 8, 2, **more))
+    assert why in str(_reason(device, 8, **{"k": 2, **more}))

@@ -11,17 +11,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...attributes import ReduceFunction
 from ...errors import ValidationError
-from ...graph.array import Array
+from ...graph.array import BOOL, Array
 from ...graph.builder import Builder
 from ..graph import OnnxNode
-from ..lowerings import Inputs, along_axis, emit_elementwise, given, optional
+from ..lowerings import Inputs, along_axis, converted, emit_elementwise, given, optional
 from ..row import MICROSOFT, Mapping
 from . import gather, reduction
 from .activations import fast_gelu
 from .grouped import MatricesInBlocks, TiledRows, part_of, parted, sum_of_groups
+from .movement import joined
 from .products import product_of
 
+_MIXED, _ABOUT = 2, 0.02
+"""Experts that a sparse mixer takes, and how far from the best one counts as about as good."""
 _ACTIVATIONS = "relu", "relu2", "identity", "silu", "gelu", "swiglu", "geglu"
 _GATED = "swiglu", "geglu"
 """Activations of two products."""
@@ -79,8 +83,9 @@ def refusal(node: OnnxNode) -> str | None:
             kind in _GATED and (fusion == _APART) is (third is None)) or (
             kind == "geglu" and fusion == _APART):
         return f"activation_type={kind!r} with swiglu_fusion={fusion}"
-    if read("use_sparse_mixer", 0):
-        return "a sparse mixer"
+    if read("use_sparse_mixer", 0) and (read("k", 1) != _MIXED or (
+            node.op == "QMoE" and node.input(_ROUTER_WEIGHTS) is not None)):
+        return f"a sparse mixer of other than {_MIXED} experts, or with router_weights"
     tensors = [node.input(i) for i in (0, places.first, places.second)]
     if third is not None:
         tensors.append(third)
@@ -180,6 +185,9 @@ def _routed(
     """The weights and numbers of the k best experts for each token. The ``weights`` of all experts
     are in the place of their shares, if they are given."""
     last = replace(node, attributes={"axis": -1, "k": node.attributes.get("k", 1)})
+    if node.attributes.get("use_sparse_mixer", 0):
+        best, indices = _mixed(builder, last, router)
+        return _normalized(builder, node, best), indices
     (shares,) = along_axis("ACTIVATION_SOFTMAX1")(builder, last, [router])
     best, indices = reduction.top_k(builder, last, [shares])
     if weights is not None:
@@ -187,11 +195,49 @@ def _routed(
             raise ValidationError(f"expected router_weights of {list(router.shape)}, but got "
                                   f"{list(weights.shape)}")
         (best,) = gather.gather_elements(builder, last, [weights, indices])
-    if node.attributes.get("normalize_routing_weights", 0):
-        ones = builder.constant(np.ones((best.shape[-1], 1), best.dtype))
-        best = emit_elementwise(builder, "ELEMENT_WISE_DIVIDE", [
-            best, product_of(builder, best, ones)], best.dtype, {})
-    return best, indices
+    return _normalized(builder, node, best), indices
+
+
+def _normalized(builder: Builder, node: OnnxNode, best: Array) -> Array:
+    if not node.attributes.get("normalize_routing_weights", 0):
+        return best
+    ones = builder.constant(np.ones((best.shape[-1], 1), best.dtype))
+    return emit_elementwise(builder, "ELEMENT_WISE_DIVIDE", [
+        best, product_of(builder, best, ones)], best.dtype, {})
+
+
+def _mixed(builder: Builder, last: OnnxNode, router: Array) -> tuple[Array, Array]:
+    """The weights and numbers of the two best experts, as SparseMixer of Phi-3.5-MoE has them: each
+    one's share of those that are about as good, without the better one.
+
+    https://arxiv.org/abs/2409.12136
+    """
+    best, indices = reduction.top_k(builder, last, [router])
+    real, shares = np.dtype("float32"), []
+    scores, best = (converted(builder, x, real) for x in (router, best))
+
+    def of(operator: str, *arrays: Array, dtype: np.dtype[Any] = real, **more: Any) -> Array:
+        return emit_elementwise(builder, f"ELEMENT_WISE_{operator}", arrays, dtype, more)
+
+    def column(x: Array, place: int) -> Array:
+        return x.view((x.shape[0], 1), x.strides, place * x.strides[1])
+
+    for place in range(_MIXED):
+        most = column(best, place)
+        apart = of("SUBTRACT", most, scores)
+        factor = of("MULTIPLY", of("MAX", of("ABS", scores, scale_bias=None), most),
+                    builder.constant(np.array(_ABOUT, real)))
+        near = of("LOGICAL_LESS_THAN_OR_EQUAL", apart, factor, dtype=BOOL)
+        if place:
+            taken = of("LOGICAL_EQUALS", builder.counted(scores.shape[1], indices.dtype),
+                       column(indices, 0), dtype=BOOL)
+            near = of("LOGICAL_GREATER_THAN", near, taken, dtype=BOOL)
+        terms = of("IF", near, of("EXP", of("NEGATE", apart), scale_bias=None),
+                   builder.constant(np.zeros((), real)))
+        (total,) = reduction.reduced(builder, "REDUCE", terms, [1], True, real,
+                                     function=ReduceFunction.SUM)
+        shares.append(of("RECIP", total, scale_bias=None))
+    return converted(builder, joined(builder, shares, 1), router.dtype), indices
 
 
 def _activated(builder: Builder, node: OnnxNode, products: list[Array]) -> Array:
