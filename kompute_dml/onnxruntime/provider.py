@@ -27,6 +27,7 @@ from ..onnx.fusion import fuse
 from ..onnx.graph import OnnxGraph, OnnxNode, constants
 from ..onnx.mapping import TABLE
 from ..onnx.operators import long_rope
+from ..onnx.operators.quantized import PREPACKED
 from ..onnx.partition import joined, regions, tears
 from ..onnx.placement import Placement, Rows, place
 from ..onnx.region import Constants
@@ -264,6 +265,9 @@ class Provider:
             if (told := _told.get()) is None or not told.quiet:
                 warnings.warn(self._warning, stacklevel=2)
             self._warning = None
+        if wrong := [d for d in self.decisions if d.why == PREPACKED]:
+            warnings.warn(f"{EP_NAME}: {len(wrong)} nodes such as {wrong[0].operator} "
+                          f"{wrong[0].node!r}: {PREPACKED}", stacklevel=2)
         self.check_strict()
 
     def check_strict(self) -> None:

@@ -18,7 +18,7 @@ from onnx import helper  # noqa: E402
 import kompute_dml.onnxruntime as kompute  # noqa: E402
 from kompute_dml.onnx.graph import OnnxNode  # noqa: E402
 from kompute_dml.onnx.mapping import TABLE  # noqa: E402
-from kompute_dml.onnx.row import WITHOUT_EFFECT  # noqa: E402
+from kompute_dml.onnx.row import MICROSOFT, WITHOUT_EFFECT  # noqa: E402
 from kompute_dml.onnxruntime import capi, provider  # noqa: E402
 from kompute_dml.onnxruntime.graph import GraphReader  # noqa: E402
 from onnx_graphs import (  # noqa: E402
@@ -26,6 +26,7 @@ from onnx_graphs import (  # noqa: E402
     FLOAT,
     INT8,
     INT64,
+    RELEASE,
     UINT8,
     cpu,
     exact_cpu,
@@ -393,3 +394,23 @@ def test_an_axis_of_an_input_of_unknown_rank(
     made = session(built, claim=op)
     assert placement(made, NAME) == [op]
     np.testing.assert_array_equal(made.run(None, x)[0], cpu(built).run(None, x)[0])
+
+
+@pytest.mark.skipif(RELEASE < [1, 32], reason="this ONNX Runtime's operator has no such attribute")
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_weights_in_the_order_of_other_kernels(order: int, rng: np.random.Generator) -> None:
+    """ONNX Runtime's CPU provider computes something of them, without a word."""
+    depth, columns, block = 32, 16, 16
+    built = model(
+        [node("MatMulNBits", "x b scales", "p", MICROSOFT, K=depth, N=columns, bits=4,
+              block_size=block, weight_prepacked=order), node("Neg", "p", "y")],
+        [("x", FLOAT, ["n", depth])], [("y", FLOAT, ["n", columns])],
+        {"b": rng.integers(0, 256, (columns, depth // block, block // 2), np.uint8),
+         "scales": np.full(columns * depth // block, 0.1, np.float32)})
+    if not order:
+        kompute.session(built, claim="all", strict=True)
+        return
+    with pytest.warns(UserWarning, match="1 nodes such as com.microsoft.MatMulNBits .*are wrong"):
+        kompute.session(built, claim="all")
+    with pytest.raises(Exception, match="order of CUDA's kernels"):
+        kompute.session(built, claim="all", strict=True)

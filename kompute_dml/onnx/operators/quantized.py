@@ -41,8 +41,14 @@ def _quantized(x: Array, bits: int, sizes: Sequence[int], pitch: int) -> Seen:
     return x if bits == 8 else nibbles(x), sizes, (pitch * 8 // bits, 1)
 
 
+PREPACKED = ("weights in the order of CUDA's kernels (weight_prepacked), which ONNX Runtime's CPU "
+             "provider takes for the usual order, so that its results are wrong")
+
+
 def blocked_weights(node: OnnxNode) -> str | None:
     """Why this MatMulNBits is not supported, or None."""
+    if node.attributes.get("weight_prepacked", 0):
+        return PREPACKED
     if node.attributes.get("bits", 4) not in (4, 8):
         return "elements of neither 4 nor 8 bits"
     a, zero = node.input(0), node.input(3)
@@ -234,7 +240,7 @@ ROWS: tuple[Mapping, ...] = (
         refuses=integer_matrices, multiplies=True),
     Mapping("MatMulNBits", (1,), "GEMM", matmul_bits, MICROSOFT,
         fields=("ATensor", None, "ATensor", None, None, "CTensor"),
-        attributes=("K", "N", "accuracy_level", "bits", "block_size"),
+        attributes=("K", "N", "accuracy_level", "bits", "block_size", "weight_prepacked"),
         refuses=blocked_weights, multiplies=True),
     Mapping("GatherBlockQuantized", (1,), "DEQUANTIZE", gather_blocks, MICROSOFT,
         fields=(None,), attributes=("bits", "block_size", "gather_axis", "quantize_axis"),
