@@ -307,7 +307,8 @@ def test_few_rows_by_few_columns_split_k(rows: int, columns: int, depth: int) ->
     target = target_of(_library_of_everything(), adapter)
     kernel = candidates(desc, target)[0]
     assert kernel.name == f"few_rows-n_contiguous64-r{rows}"
-    parts = kernel.parts(Product(desc), depth, target.library.get(*kernel.variant.split(".")))
+    parts = kernel.parts(
+        Product(desc), depth, target.library.get(*kernel.variant.split(".")), target.traits)
     assert (parts > 1) == (columns <= 14336 and depth > 128)
     # As in the shader: all parts have an equal number of pieces, the last one the rest.
     pieces = -(-depth // (128 if rows in (2, 4) else 256))
