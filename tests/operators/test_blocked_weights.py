@@ -166,7 +166,7 @@ def test_each_kernel(kernel: str, rows: int, own: dml.Device, rng: np.random.Gen
 def test_several_small_tiles_take_the_place_of_a_crowded_one(
     kind: DeviceClass, rows: int, variant: str, own: dml.Device, rng: np.random.Generator
 ) -> None:
-    set_traits(own, is_cpu=False, slow_barriers=False, device_class=kind)
+    set_traits(own, slow_barriers=False, device_class=kind)
     weights = Weights("uint4", "float32", 33, 5, 32, True, rng)
     a = rng.normal(0, 1, (rows, 160)).astype(np.float32)
     run = _compiled(own, weights, a, None)
