@@ -11,7 +11,7 @@ import numpy as np
 from ..desc import MINIMUM_ALIGNMENT, TensorDesc
 from ..device import Device, default_device
 from ..dtypes import BOOL, DataType, element_type
-from ..errors import UnsupportedError, ValidationError, expect, integers
+from ..errors import UnsupportedError, ValidationError, expect, integers, refuse
 from ..layout import Ints
 from ..operators.base import OperatorDesc
 from ..runtime.heap import Slot
@@ -248,8 +248,9 @@ class CompiledExpressions:
 
         Raises ValidationError for other sizes, types and devices.
         """
-        expect(len(values) == len(self._inputs), "a graph", "arguments",
-               f"be {len(self._inputs)} arrays ({', '.join(self._names)})", len(values))
+        if len(values) != len(self._inputs):
+            refuse("a graph", "arguments",
+                   f"be {len(self._inputs)} arrays ({', '.join(self._names)})", len(values))
         of_tensors = out is not None or any(isinstance(v, Tensor) for v in values)
         checked = [self._checked(name, x, v, of_tensors)
                    for name, x, v in zip(self._names, self._inputs, values)]
@@ -259,15 +260,17 @@ class CompiledExpressions:
     def _checked(self, name: str, x: Array, value: object, of_tensors: bool) -> Any:
         """An argument as a contiguous array, or as a tensor that can be bound."""
         value = value if isinstance(value, Tensor) else np.asarray(value)
-        expect(value.shape == x.shape, "a graph", f"{name}.sizes", f"be {list(x.shape)}",
-               list(value.shape))
-        expect(value.dtype == x.dtype, "a graph", f"{name}.data_type",
-               f"be {'bool' if x.dtype == BOOL else DataType.of(x.dtype)}", value.dtype)
+        # No texts for what is right: they would take longer than all else here.
+        if value.shape != x.shape:
+            refuse("a graph", f"{name}.sizes", f"be {list(x.shape)}", list(value.shape))
+        if value.dtype != x.dtype:
+            refuse("a graph", f"{name}.data_type",
+                   f"be {'bool' if x.dtype == BOOL else DataType.of(x.dtype)}", value.dtype)
         device = self._plan.device
         if not isinstance(value, Tensor):
             return device.tensor(value) if of_tensors else np.ascontiguousarray(value)
-        expect(value.device is device, "a graph", f"{name}.device", f"be {device!r}",
-               repr(value.device))
+        if value.device is not device:
+            refuse("a graph", f"{name}.device", f"be {device!r}", repr(value.device))
         return value if _can_be_bound(value) else value.copy()
 
     def _bound(
@@ -280,9 +283,9 @@ class CompiledExpressions:
             expect(len(targets) == len(ends), "a graph", "out", f"be {len(ends)} tensors",
                    len(targets))
             for t, y in zip(targets, ends):
-                expect(t.device is device and t.shape == y.shape and t.dtype == y.dtype, "a graph",
-                       "out", f"be tensors of {device!r}, here {y.dtype} {list(y.shape)}",
-                       t.summary())
+                if t.device is not device or t.shape != y.shape or t.dtype != y.dtype:
+                    refuse("a graph", "out", f"be tensors of {device!r}, here {y.dtype} "
+                           f"{list(y.shape)}", t.summary())
         results: list[Tensor] = []
         taken = {id(x.allocation) for x in inputs}
         for i, y in enumerate(ends):

@@ -105,6 +105,26 @@ def test_a_product_that_a_normalization_adds_stays_alone(
     np.testing.assert_allclose(np.asarray(got), expected, atol=1e-5)
 
 
+def test_what_is_right_makes_no_messages(
+    device: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    g = dml.Graph(device)
+    run = g.compile(g.input([2, 3], name="x") * 2)
+    t, out = device.tensor(_numbers(2, 3)), device.empty([2, 3])
+
+    def text(_: object) -> str:
+        raise AssertionError("a message is made")
+
+    monkeypatch.setattr(dml.Device, "__repr__", text)
+    monkeypatch.setattr(dml.DataType, "__str__", text)
+    monkeypatch.setattr(dml.Tensor, "summary", text)
+    run(t)
+    run(t, out=out)
+    run(_numbers(2, 3))
+    monkeypatch.undo()
+    np.testing.assert_array_equal(out.numpy(), 2 * _numbers(2, 3))
+
+
 def test_tensors_are_bound_where_they_lie(device: dml.Device) -> None:
     """The recordings of places that come again keep no memory of inputs and outputs."""
     g = dml.Graph(device)
