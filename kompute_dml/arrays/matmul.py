@@ -43,7 +43,8 @@ def matmul(a: TensorLike, b: TensorLike) -> Tensor:
     if max(x.ndim, y.ndim) > 4:  # GEMM takes two dimensions of matrices
         x, y = (reshape(t.broadcast_to(*batch, *t.sizes[-2:]), product(batch), *t.sizes[-2:])
                 for t in (x, y))
-    return reshape(_product(x, y), *sizes)
+    z = _product(x, y)
+    return z if z.sizes == sizes else reshape(z, *sizes)
 
 
 def _product(x: Tensor, y: Tensor) -> Tensor:

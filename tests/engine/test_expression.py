@@ -125,6 +125,18 @@ def test_what_is_right_makes_no_messages(
     np.testing.assert_array_equal(out.numpy(), 2 * _numbers(2, 3))
 
 
+def test_a_product_of_matrices_is_no_view(
+    device: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = _numbers(5, 3), _numbers(3, 4)
+    x, y = device.tensor(a), device.tensor(b)
+    with monkeypatch.context() as patch:
+        patch.setattr(dml.Tensor, "reshaped", None)
+        z = x @ y
+    np.testing.assert_allclose(z.numpy(), a @ b, rtol=1e-5, atol=1e-6)
+    assert (x @ device.tensor(b[:, 0])).shape == (5,)
+
+
 def test_tensors_are_bound_where_they_lie(device: dml.Device) -> None:
     """The recordings of places that come again keep no memory of inputs and outputs."""
     g = dml.Graph(device)
