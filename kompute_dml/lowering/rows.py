@@ -13,6 +13,7 @@ from ..desc import TensorDesc
 from ..layout import Ints, power_of_two
 from ..runtime.traits import DeviceTraits
 from ..sizes import is_open
+from . import measured
 from .activation import fused_activation
 from .builder import PlanBuilder
 from .plan import UNUSED
@@ -24,10 +25,6 @@ _KEPT, _MOST_KEPT = 4, 8
 """Pieces in the registers of an invocation: enough to hide the latency of reads."""
 _PASSES = 63
 """Passes of loops that a piece takes at most."""
-_LONG_PART = 1 << 13
-"""The least pieces that are worth a workgroup on a GPU, ..."""
-_SHORT_PART = 1 << 9
-"""... and where there are fewer rows than cores: two for each invocation."""
 _ABSENT, _WALKED, _VECTORS = range(3)
 """Values of the shader's SCALE and BIAS."""
 _WHOLE, _PARTIAL, _FINAL = range(3)
@@ -190,16 +187,20 @@ def share_rows(
         return Teams(team, min(_LOCAL_SIZE, device.max_invocations),
                      power_of_two(-(-pieces // team)), True)
     most = min(1024, device.max_invocations)
+    # Workgroups for each core, and the least pieces that are worth one: where there are fewer rows
+    # than cores, two for each invocation.
+    known = measured.figures(device.device_class, "normalize_rows")
     if rows < device.cores:
         if pieces <= 2 * most:
             local = min(max(power_of_two(-(-pieces // 2)), 64), most)
             return Teams(local, local, power_of_two(-(-pieces // local)), True)
         local = min(_LOCAL_SIZE, most)
-        parts = max(1, min(8 * device.cores // rows, pieces // _SHORT_PART))
+        parts = max(1, min(int(known["busy_few"]) * device.cores // rows,
+                           pieces // int(known["part_few"])))
         return Teams(local, local, _KEPT, False, parts)
     # With many small workgroups on a multiprocessor, few wait at barriers.
     local = min(max(power_of_two(-(-pieces // _MOST_KEPT)), 64), most)
     if pieces <= _MOST_KEPT * local:
         return Teams(local, local, power_of_two(-(-pieces // local)), True)
-    parts = max(1, min(4 * device.cores // rows, pieces // _LONG_PART))
+    parts = max(1, min(int(known["busy"]) * device.cores // rows, pieces // int(known["part"])))
     return Teams(local, local, _KEPT, False, parts)

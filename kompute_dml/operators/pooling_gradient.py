@@ -87,9 +87,9 @@ def _first_windows(window: PoolingWindow) -> tuple[list[int], list[int]]:
         window.start, firsts, window.strides)]
 
 
-def _is_faster(window: PoolingWindow, layout: str) -> bool:
-    """Whether one pass of ``_HALVES`` takes less time than two passes, as measured on an H200."""
-    return layout == "first" or max(window.strides) == 1
+def _is_faster(window: PoolingWindow, layout: str, traits: DeviceTraits) -> bool:
+    """Whether one pass of ``_HALVES`` takes less time than two passes."""
+    return max(window.strides) <= measured.figure(traits, _HALVES, f"stride_{layout}")
 
 
 def _blocks_of_pairs(
@@ -198,7 +198,7 @@ class _OnePass(Planes):
         if not problem.desc.input_tensor.is_aligned or max(window.sizes) > _MOST_IN_ONE_PASS or any(
                 s > n for s, n in zip(window.strides, window.sizes)):
             return "windows are too large or apart, or the input is not aligned"
-        if not (self._is_of_pairs(window) or _is_faster(window, planes_.name)):
+        if not (self._is_of_pairs(window) or _is_faster(window, planes_.name, traits)):
             return "two passes were measured to be faster"
         return None if _one_pass_blocks(problem.desc, window, planes_.name) else (
             "rows or channels are no words of two")

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import kompute_dml as dml
-from kompute_dml.lowering import rows
 from kompute_dml.operators import normalization
-from test_convolution import set_traits
+from test_convolution import set_traits, with_figures
 
 VARIANTS = {f"local_response_normalization_channels_{name}" for name in (
     "grad.p1", "grad.p2", "grad.p4", "halves_grad.p2", "halves_grad.p4")}
@@ -51,7 +50,7 @@ def test_groups_of_neighbouring_channels(
     """They are read in the largest vectors that a group's channels consist of. With a scale, one
     workgroup takes a long group in several turns, else several do."""
     if scaled:
-        monkeypatch.setattr(rows, "_SHORT_PART", 1 << 20)
+        with_figures(monkeypatch, normalize_rows={"part_few": 1 << 20})
     gpu.compiled.clear()
 
     def grouped(x: dml.Tensor) -> dml.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...lowering import measured
 from ...lowering.builder import PlanBuilder
 from ...lowering.plan import UNUSED, Operand
 from .product import MAX_K, SHADER, SLOTS, Product
@@ -72,15 +73,15 @@ class Repacked:
         self.sides = {side: self._repack(side, product.needs_sums(side)) for side in "ab"}
 
     def _chunk(self) -> int:
-        """K that one workgroup repacks, so that about 250 workgroups run. It depends on B alone: a
+        """K that one workgroup repacks, so that enough workgroups run. It depends on B alone: a
         constant B is repacked in the same way for any number of rows."""
         p = self.product
         # More parts take longer to add. Initialization is not urgent.
         if all(p.side(s)[0].owned_by_dml or is_readable(p, s, self.multiple) for s in "ab"):
             return MAX_K
-        blocks = -(-p.columns // 128)
-        chunk = MAX_K
-        while chunk > 128 and blocks * -(-p.k // chunk) < 250:
+        blocks, chunk = -(-p.columns // 128), MAX_K
+        busy = measured.figure(self.p.device, REPACK, "busy")
+        while chunk > 128 and blocks * -(-p.k // chunk) < busy:
             chunk //= 2
         return chunk
 
