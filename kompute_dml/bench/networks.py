@@ -200,12 +200,16 @@ ONE = "add"
 
 def workload(name: str, large: bool = False, seed: int = 0) -> Workload:
     """A network on the CPU with random weights and data. Equal seeds give equal ones."""
+    sizes = (None, None) if name == ONE else NETWORKS[name][1:]
+    return sized(name, sizes[large], seed)
+
+
+def sized(name: str, s: NetworkSizes | None, seed: int = 0) -> Workload:
+    """:func:`workload` of other sizes. :data:`ONE` has none."""
     torch.manual_seed(seed)
-    if name == ONE:
+    if s is None:
         return Workload(Addition(), torch.randn(8, 64), torch.zeros(()), _classes)
-    make, *sizes = NETWORKS[name]
-    s = sizes[large]
-    model = make(s)
+    model = NETWORKS[name][0](s)
     if name == "unet":
         x = torch.randn(s.batch, 3, s.length, s.length)
         return Workload(model, x, torch.randn_like(x), functional.mse_loss)
