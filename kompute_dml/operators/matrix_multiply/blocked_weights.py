@@ -28,8 +28,6 @@ _COLUMNS = 4
 """As the shader has it: those of an invocation."""
 _HELD_BYTES = 1 << 14
 """The most bytes of A in shared memory."""
-_MOST_TILES = 4
-"""Tiles of rows that read B in less time than it takes to dequantize it."""
 _LONGEST_A = 1 << 14
 """The most of K of a part, where A lies in shared memory."""
 
@@ -111,8 +109,9 @@ class _Fused(Kernel[BlockedProduct]):
 
 @dataclass(frozen=True)
 class _BlockedRows(_Fused):
-    """Tiles of rows in shared memory. For one or two rows, K is shared by the number of workgroups
-    that keeps the cores busiest."""
+    """Tiles of rows in shared memory. Up to "tiles" of them read B in less time than it takes to
+    dequantize it. For one or two rows, K is shared by the number of workgroups that keeps the cores
+    busiest."""
 
     height: int
 
@@ -123,7 +122,7 @@ class _BlockedRows(_Fused):
     def serves(self, g: BlockedProduct, traits: DeviceTraits) -> str | None:
         height = next((n for n in _HEIGHTS if n >= g.rows), _HEIGHTS[-1])
         is_less = self.height < height and not traits.is_cpu and (
-            g.rows <= _MOST_TILES * self.height)
+            g.rows <= self.height * measured.count(traits, "gemm_blocked_weights", "tiles"))
         return None if self.height == height or is_less else f"it has {said(g.rows)} rows"
 
     def estimate(self, g: BlockedProduct, traits: DeviceTraits) -> float:
