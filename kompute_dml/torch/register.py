@@ -11,7 +11,7 @@ from torch._dynamo import register_backend
 import kompute_dml
 
 from ..torch_backend import has_accelerator
-from . import autocast, backend, device, patches, storage, versions
+from . import attention, autocast, backend, device, patches, storage, versions
 
 _registered: list[object] = []
 
@@ -26,6 +26,7 @@ def register() -> None:
     _registered.extend((device.register(), autocast.register()))
     storage.register()
     patches.register()
+    attention.register()
     versions.keep_checks()
     register_backend(backend.backend, name="kompute_dml")
     _keep_from_dynamo()

@@ -194,3 +194,28 @@ def test_numbers_that_are_none_are_quantized() -> None:
     results = [torch.fake_quantize_per_tensor_affine(y, 0.1, 3, 0, 15).tolist()
                for y in (x[:1], x[:1].to(DEVICE))]
     assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_flex_attention(compiled: bool) -> None:
+    """By a bias of each head, a mask, and a row that sees nothing."""
+    flex = torch.nn.attention.flex_attention
+    torch._dynamo.reset()
+    host = [torch.randn(1, heads, 16, 8).requires_grad_() for heads in (4, 2, 2)]
+    bias = torch.randn(4)
+    places = torch.arange(16)
+    seen = (places[:, None] >= places) & (places != 5)[:, None]
+    scores = host[0] @ host[1].repeat_interleave(2, 1).transpose(2, 3) / 8 ** 0.5
+    scores = scores + bias[:, None, None] * (places[:, None] - places)
+    weights = scores.where(seen, -1e30).softmax(-1) * seen
+    expected = with_gradients(weights @ host[2].repeat_interleave(2, 1), *host)
+
+    ours = [x.detach().to(DEVICE).requires_grad_() for x in host]
+    head_bias = bias.to(DEVICE)
+    mask = flex.create_block_mask(lambda b, h, i, j: (i >= j) & (i != 5), None, None, 16, 16,
+                                  device=DEVICE)
+    run = torch.compile(flex.flex_attention, fullgraph=True) if compiled else flex.flex_attention
+    y = run(*ours, score_mod=lambda s, b, h, i, j: s + head_bias[h] * (i - j), block_mask=mask,
+            enable_gqa=True)
+    for a, b in zip(with_gradients(y, *ours), expected, strict=True):
+        torch.testing.assert_close(a.detach().cpu(), b.detach(), rtol=1e-5, atol=1e-5)
