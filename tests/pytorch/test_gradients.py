@@ -196,6 +196,27 @@ def test_numbers_that_are_none_are_quantized() -> None:
     assert results[0] == results[1]
 
 
+def attention_of_jagged(causal: bool, device: str) -> Results:
+    parts = [numbers(8, 2, 8, device=device) for _ in range(3)]
+    q, k, v = (torch.nested.nested_tensor_from_jagged(x, whole([0, 3, 8], device)).transpose(1, 2)
+               for x in parts)
+    y = functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    return with_gradients(y.transpose(1, 2).values(), *parts)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_of_jagged_tensors(causal: bool) -> None:
+    """Each pair of rows is a text of its own. Some releases have no such attention on the CPU."""
+    found = attention_of_jagged(causal, DEVICE)
+    torch.manual_seed(0)
+    parts = [numbers(8, 2, 8, device="cpu") for _ in range(3)]
+    texts = [functional.scaled_dot_product_attention(
+        *[x[a:b].transpose(0, 1) for x in parts], is_causal=causal).transpose(0, 1)
+        for a, b in ((0, 3), (3, 8))]
+    for a, b in zip(found, with_gradients(torch.cat(texts), *parts), strict=True):
+        torch.testing.assert_close(a.detach().cpu(), b.detach(), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_flex_attention(compiled: bool) -> None:
     """By a bias of each head, a mask, and a row that sees nothing."""

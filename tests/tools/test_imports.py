@@ -114,11 +114,11 @@ _PUBLIC = {"_replace", "_asdict", "_exit"}
 _PYTORCHS = {
     "_acc", "_apply", "_autograd", "_backward_hooks", "_boxed_call", "_cdata",
     "_dispatch_has_kernel", "_dispatch_has_kernel_for_dispatch_key", "_dynamo",
-    "_engine_run_backward", "_foreach_copy_", "_from_dlpack", "_handle", "_int_mm",
-    "_linalg_check_errors", "_linalg_solve_ex", "_op_dk", "_ops", "_pin_memory",
-    "_post_accumulate_grad_hooks", "_schema", "_set_from_file", "_side_effectful_functions",
-    "_storage_Use_Count", "_swap_tensor_impl", "_tensor_str", "_to_copy", "_version",
-    "_write_file",
+    "_engine_run_backward", "_foreach_copy_", "_from_dlpack", "_handle", "_int_mm", "_internal",
+    "_linalg_check_errors", "_linalg_solve_ex", "_math_attention_inner", "_maybe_max_seqlen",
+    "_maybe_min_seqlen", "_op_dk", "_ops", "_pin_memory", "_post_accumulate_grad_hooks",
+    "_ragged_idx", "_schema", "_set_from_file", "_side_effectful_functions", "_storage_Use_Count",
+    "_swap_tensor_impl", "_tensor_str", "_to_copy", "_validate_device", "_version", "_write_file",
 }
 _ONNX_RUNTIMES = {"_create_inference_session", "_sess", "_sess_options", "_sess_options_initial"}
 
