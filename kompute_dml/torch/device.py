@@ -98,12 +98,17 @@ class _Variant:
         self.is_out = any(a.is_out for a in arguments)
         self.functional = self._find(op, [(a.name, str(a.type)) for a in inputs])
 
-        self.returns = len(op._schema.returns)
+        self.is_new = [r.alias_info is None for r in op._schema.returns]
+        """Of each thing that it returns, whether it is none of the arguments."""
 
-    def returned(self, targets: Sequence[Any]) -> Any:
-        """What the schema returns of the arguments that were written."""
-        if not self.returns:
+    def returned(self, targets: Sequence[Any], result: Any = None) -> Any:
+        """What the schema returns: arguments that were written, and what is new of a result."""
+        if not self.is_new:
             return None
+        if any(self.is_new):
+            written = iter(targets)
+            results = result if isinstance(result, (tuple, list)) else [result]
+            targets = [y if new else next(written) for new, y in zip(self.is_new, results)]
         return targets[0] if len(targets) == 1 else tuple(targets)
 
     def _find(self, op: Operator, inputs: list[tuple[str, str]]) -> Operator:
@@ -271,10 +276,15 @@ def on_host(op: Operator, args: Sequence[Any], kwargs: dict[str, Any], reason: s
         lambda x: memory.to_host(x) if x.device.type == memory.NAME else x, (args, kwargs))
     if k.get("device") is not None:
         k["device"] = torch.device("cpu")
-    result = op(*a, **k)
     variant = _variant(op)
+    # What is written may be resized, which memory of this package cannot be.
+    a = [_cloned(x) if name in variant.written else x for name, x in zip(variant.names, a)]
+    k = {name: _cloned(x) if name in variant.written else x for name, x in k.items()}
+    result = op(*a, **k)
+    if not variant.written or any(variant.is_new):
+        result = pytree.tree_map_only(torch.Tensor, lambda x: wrapped(unwrapped(x)), result)
     if not variant.written:
-        return pytree.tree_map_only(torch.Tensor, lambda x: wrapped(unwrapped(x)), result)
+        return result
     mine, theirs = dict(zip(variant.names, args)) | kwargs, dict(zip(variant.names, a)) | k
     for name in variant.written:
         for x, y in zip(pytree.tree_leaves(mine[name]), pytree.tree_leaves(theirs[name])):
@@ -282,7 +292,11 @@ def on_host(op: Operator, args: Sequence[Any], kwargs: dict[str, Any], reason: s
                 write(x, unwrapped(y))
             else:
                 x.set_(wrapped(unwrapped(y)))
-    return variant.returned([mine[n] for n in variant.written])
+    return variant.returned([mine[n] for n in variant.written], result)
+
+
+def _cloned(arguments: Any) -> Any:
+    return pytree.tree_map_only(torch.Tensor, torch.clone, arguments)
 
 
 def _has_elements(arguments: Any) -> bool:

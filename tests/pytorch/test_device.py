@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import io
+import math
 import os
 import pickle
 import subprocess
@@ -825,3 +826,23 @@ def test_copies_lie_in_memory_as_pytorch_lays_them() -> None:
         assert y.cpu().equal(expected)
     convolution = torch.nn.Conv2d(3, 4, 3).to(DEVICE, memory_format=last)
     assert convolution.weight.is_contiguous(memory_format=last)
+
+
+def test_an_operator_of_the_host_that_writes_and_returns(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It returns what is new, and not the arguments that it has written and resized."""
+    monkeypatch.delenv("KOMPUTE_DML_TORCH_FALLBACK")
+    x = torch.linspace(-1, 2, 12).reshape(3, 4)
+    found = []
+    for device in ("cpu", DEVICE):
+        ones = torch.ones(1, dtype=torch.int64, device=device)
+        ranges = [torch.tensor(v, device=device) for v in (math.inf, -math.inf)]
+        scale = torch.ones(1, device=device)
+        zero = torch.zeros(1, dtype=torch.int32, device=device)
+        for factor in (1, 2):
+            y = torch.fused_moving_avg_obs_fake_quant(
+                factor * x.to(device), ones, ones, *ranges, scale, zero, 0.01, 0, 255, 0)
+        found.append([t.cpu() for t in (y, *ranges, scale, zero)])
+    for expected, mine in zip(*found, strict=True):
+        torch.testing.assert_close(mine, expected)
