@@ -276,8 +276,8 @@ _BY_LENGTHS = [("com.microsoft", op) for op in _words("""
 """)]
 """Values of pads and lengths of caches tell which parts of inputs count. Their kernels are those of
 ConvTranspose and MultiHeadAttention."""
-_SPELLED_OUT = [("kompute_dml", "Experts")]
-"""What takes the place of nodes of a model (tests/onnx/test_mixtures.py)."""
+_SPELLED_OUT = [("kompute_dml", "Experts"), ("kompute_dml", "GroupedMatMul")]
+"""What takes the place of nodes of a model (test_mixtures.py and test_sorted_rows.py)."""
 _OTHERS = {*_BY_VALUES, *_BY_ATTRIBUTES, *_BY_LENGTHS, *_SPELLED_OUT}
 
 
