@@ -402,7 +402,7 @@ def _resize(x: torch.Tensor, size: Sequence[int], *, memory_format: Any = None) 
     needed = math.prod(size)
     present = x.untyped_storage()
     held = getattr(present, "kompute_dml_allocation", None)
-    room = 0 if held is None else held.nbytes
+    room = 0 if held is None else present.nbytes()  # memory may be larger than PyTorch knows
     if (x.storage_offset() + needed) * x.element_size() > room:
         larger = memory.new((needed,), x.dtype)
         if x.numel():

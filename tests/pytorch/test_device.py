@@ -846,3 +846,15 @@ def test_an_operator_of_the_host_that_writes_and_returns(
         found.append([t.cpu() for t in (y, *ranges, scale, zero)])
     for expected, mine in zip(*found, strict=True):
         torch.testing.assert_close(mine, expected)
+
+
+@pytest.mark.parametrize("size", [(6,), (2, 2), (0,), (5000,)])
+def test_tensors_are_resized(size: tuple[int, ...]) -> None:
+    """What there was stays, and memory that is a little larger than its tensor serves nothing."""
+    found = []
+    for device in ("cpu", DEVICE):
+        x = torch.arange(3.0, device=device)
+        x.resize_(size)
+        found.append(x.flatten()[:3].cpu())
+        assert x.shape == size
+    torch.testing.assert_close(*found)
