@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..graph.switches import INTEGERS, MIXTURES, QDQ, disabled
-from .graph import OnnxGraph, OnnxNode, OnnxValue, Shape, topological, uses
+from .graph import OnnxGraph, OnnxNode, OnnxValue, Shape, makers, topological, uses
 from .mixtures import fuse_mixtures
 from .qdq import OnlyUser, of_bytes
 from .sorted_rows import fuse_sorted_rows
@@ -29,7 +29,7 @@ def fuse(graph: OnnxGraph, most: int = 1 << 31, *, sharing: bool = True) -> list
     run together, see :func:`.partition.tears`."""
     users = uses(graph.nodes)
     visible = set(graph.outputs)
-    made_by = {v: node for node in graph.nodes for v in node.outputs if v is not None}
+    made_by = makers(graph.nodes)
     fused: dict[OnnxNode, OnnxNode] = {}
 
     def only_user(node: OnnxNode, ops: Sequence[str]) -> OnnxNode | None:

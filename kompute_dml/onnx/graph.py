@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,6 +115,11 @@ def uses(nodes: Iterable[OnnxNode]) -> dict[OnnxValue, list[OnnxNode]]:
     return result
 
 
+def makers(nodes: Iterable[OnnxNode]) -> dict[OnnxValue, OnnxNode]:
+    """The node that makes each value."""
+    return {value: node for node in nodes for value in node.outputs if value is not None}
+
+
 def constants(nodes: Iterable[OnnxNode]) -> dict[OnnxValue, np.ndarray]:
     """The constants that nodes read, those of stacks one by one."""
     read = (v for node in nodes for v in node.inputs if v is not None)
@@ -125,7 +130,7 @@ def constants(nodes: Iterable[OnnxNode]) -> dict[OnnxValue, np.ndarray]:
 def topological(nodes: Sequence[OnnxNode]) -> list[OnnxNode]:
     """The nodes in an order in which each comes after those that it reads from, otherwise
     unchanged."""
-    made_by = {value: node for node in nodes for value in node.outputs if value is not None}
+    made_by = makers(nodes)
     done: set[OnnxNode] = set()
     result: list[OnnxNode] = []
     stack = list(reversed(nodes))
@@ -144,3 +149,10 @@ def topological(nodes: Sequence[OnnxNode]) -> list[OnnxNode]:
         else:
             stack.extend(waits)
     return result
+
+
+def replacing(nodes: Sequence[OnnxNode], replaced: Mapping[OnnxNode, OnnxNode]) -> list[OnnxNode]:
+    """The nodes with others in the place of those that are replaced, in topological order."""
+    if not replaced:
+        return list(nodes)
+    return topological(list(dict.fromkeys(replaced.get(n, n) for n in nodes)))

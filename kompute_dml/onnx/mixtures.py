@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .graph import OnnxNode, OnnxValue, Stack, topological, uses
+from .graph import OnnxNode, OnnxValue, Stack, makers, replacing, uses
 from .operators.mixture import DOMAIN, LINE, MATRIX, ROWS, ExpertStep, kind_of
 from .placement import as_key
 
@@ -43,9 +43,7 @@ def fuse_mixtures(
     the most bytes of a buffer."""
     found = _MixtureFinder(nodes, outputs, most).found()
     replaced = {part: node for node, parts in found for part in parts}
-    if not replaced:
-        return list(nodes)
-    return topological(list(dict.fromkeys(replaced.get(n, n) for n in nodes)))
+    return replacing(nodes, replaced)
 
 
 class _MixtureFinder:
@@ -55,7 +53,7 @@ class _MixtureFinder:
         self.nodes, self.most = nodes, most
         self.visible = set(outputs)
         self.users = uses(nodes)
-        self.made_by = {v: n for n in nodes for v in n.outputs if v is not None}
+        self.made_by = makers(nodes)
 
     def found(self) -> list[tuple[OnnxNode, list[OnnxNode]]]:
         """Each Experts, with the nodes that it replaces."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .graph import OnnxNode
+from .graph import OnnxNode, makers
 
 
 def regions(nodes: Sequence[OnnxNode], claimed: Callable[[OnnxNode], bool]) -> list[list[OnnxNode]]:
@@ -62,7 +62,7 @@ def joined(nodes: Sequence[OnnxNode], parts: Sequence[list[OnnxNode]]) -> list[l
     """Regions in as few as can run: those that no path connects become one."""
     number = {node: i for i, part in enumerate(parts) for node in part}
     readers: dict[OnnxNode, set[OnnxNode]] = {node: set() for node in nodes}
-    made_by = {value: node for node in nodes for value in node.outputs if value is not None}
+    made_by = makers(nodes)
     for node in nodes:
         for value in node.inputs:
             if value in made_by:

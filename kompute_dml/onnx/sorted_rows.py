@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .graph import OnnxNode, OnnxValue, Stack, topological, uses
+from .graph import OnnxNode, OnnxValue, Stack, makers, replacing, uses
 from .operators.mixture import DOMAIN
 
 _LEAST = 2
@@ -55,9 +55,7 @@ def fuse_sorted_rows(
         parts = [n for n in (*product.own, *product.shared) if n not in replaced]
         product.node.parts = tuple(original for n in parts for original in n.originals)
         replaced.update(dict.fromkeys(parts, product.node))
-    if not replaced:
-        return list(nodes)
-    return topological(list(dict.fromkeys(replaced.get(n, n) for n in nodes)))
+    return replacing(nodes, replaced)
 
 
 class _SortedRowsFinder:
@@ -67,7 +65,7 @@ class _SortedRowsFinder:
         self.nodes, self.most = nodes, most
         self.visible = set(outputs)
         self.users = uses(nodes)
-        self.made_by = {v: n for n in nodes for v in n.outputs if v is not None}
+        self.made_by = makers(nodes)
 
     def found(self) -> list[_Product]:
         """The products of which nothing but products reads a node that they replace."""
