@@ -23,6 +23,20 @@ def _doubled(rank: int) -> Any:
     return session(made, False, claim="all")
 
 
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[RegionKernel]:
+    """The kernels of the runs that ask for a plan."""
+    kernels: list[RegionKernel] = []
+    start = RegionKernel._start
+
+    def count(self: RegionKernel, *arguments: Any) -> Any:
+        kernels.append(self)
+        return start(self, *arguments)
+
+    monkeypatch.setattr(RegionKernel, "_start", count)
+    return kernels
+
+
 @pytest.mark.parametrize("rank", [0, 1, 8])
 def test_sizes_of_every_rank(rank: int) -> None:
     """Rank 8 takes more words than are expected."""
@@ -41,15 +55,7 @@ def test_sizes_that_only_change_places() -> None:
         np.testing.assert_array_equal(y, x + x)
 
 
-def test_a_run_of_known_sizes_is_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    planned = []
-    start = RegionKernel._start
-
-    def count(self: RegionKernel, *arguments: Any) -> Any:
-        planned.append(self)
-        return start(self, *arguments)
-
-    monkeypatch.setattr(RegionKernel, "_start", count)
+def test_a_run_of_known_sizes_is_not_planned(planned: list[RegionKernel]) -> None:
     one = session(model([node("Add", "x x", "y")], [("x", FLOAT, [2, 3])], [("y", FLOAT, [2, 3])]),
                   False, claim="all")
     for n in range(5):
@@ -78,17 +84,9 @@ def test_threads_have_inputs_of_their_own() -> None:
 
 @pytest.mark.parametrize("captures", [False, True])
 def test_tokens_of_another_capacity_are_not_planned_one_by_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, captures: bool
+    planned: list[RegionKernel], tmp_path: Path, captures: bool
 ) -> None:
     """The second capacity has a plan for many sizes."""
-    planned = []
-    start = RegionKernel._start
-
-    def count(self: RegionKernel, *arguments: Any) -> Any:
-        planned.append(self)
-        return start(self, *arguments)
-
-    monkeypatch.setattr(RegionKernel, "_start", count)
     shape = decoders.SHAPES["tiny-f16"]
     one = generator.ours(decoders.write_onnx(shape, tmp_path).path, shape,
                          **({"enable_graph_capture": True} if captures else {}))
