@@ -451,12 +451,6 @@ class Api:
         raw = ffi.buffer(out[0], count * dtype.itemsize)
         return np.frombuffer(raw, dtype).reshape(sizes)
 
-    def input(self, context: CData, index: int) -> Any:
-        """An input of the node that is being computed: an OrtValue."""
-        out = self._outs.pointer
-        self.check(self.KernelContext_GetInput(context, index, out))
-        return out[0]
-
     def output(self, context: CData, index: int, sizes: Sequence[int]) -> Any:
         """An output of the node that is being computed: an OrtValue."""
         out = self._outs.pointer
