@@ -70,3 +70,28 @@ def installed(model: Callable[[], Any]) -> Any:
         return model()
     except UnsupportedError as error:
         pytest.skip(str(error))
+
+
+class ModelInLines:
+    """Nodes and constants of a model, one to a line."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng, self.nodes = np.random.default_rng(seed), list[Any]()
+        self.constants: dict[str, np.ndarray] = {}
+
+    def of(self, op: str, inputs: str, outputs: str = "", domain: str = "",
+           **attributes: Any) -> str:
+        """Add a node. Returns the name of its first output."""
+        y = outputs or f"{op}.{len(self.nodes)}"
+        self.nodes.append(node(op, inputs, y, domain, **attributes))
+        return y.split()[0]
+
+    def exactly(self, values: Any) -> str:
+        """Add a constant. Returns its name."""
+        name = f"c.{len(self.constants)}"
+        self.constants[name] = np.asarray(values)
+        return name
+
+    def random(self, *sizes: int) -> str:
+        """Add a constant of small numbers. Returns its name."""
+        return self.exactly(0.3 * self.rng.standard_normal(sizes, np.float32))

@@ -3,8 +3,6 @@ The results are the CPU provider's, and the work follows what tokens choose."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx
 import pytest
@@ -21,19 +19,18 @@ from kompute_dml.onnx.fusion import fuse
 from kompute_dml.onnx.model import read
 from kompute_dml.onnx.region import Region
 from kompute_dml.onnx.row import MICROSOFT
-from onnx_graphs import FLOAT, INT64, cpu, model, node
+from onnx_graphs import FLOAT, INT64, ModelInLines, cpu, model, node
 
 _SIZE, _INNER, _EXPERTS, _BEST = 32, 16, 6, 2
 
 
-class _Mixture:
+class _Mixture(ModelInLines):
     """A model of one sum. ``form`` is that of its experts."""
 
     def __init__(self, form: str, tokens: tuple[int, ...], *, routed: bool = True,
                  experts: int = _EXPERTS, strange: str = "") -> None:
-        self.rng = np.random.default_rng(5)
-        self.form, self.tokens, self.nodes = form, tokens, list[Any]()
-        self.constants: dict[str, np.ndarray] = {}
+        super().__init__(5)
+        self.form, self.tokens = form, tokens
         self.fed = {"x": self.rng.standard_normal((*tokens, _SIZE), np.float32)}
         self.inputs = [("x", FLOAT, (*tokens, _SIZE))]
         if routed:
@@ -53,20 +50,6 @@ class _Mixture:
             y = self.of("Add", f"{y} {self.of('Mul', f'{out} {share}')}")
             self.seen = out
         self.nodes.append(node("Identity", y, "y"))
-
-    def of(self, op: str, inputs: str, outputs: str = "", domain: str = "",
-           **attributes: Any) -> str:
-        y = outputs or f"{op}.{len(self.nodes)}"
-        self.nodes.append(node(op, inputs, y, domain, **attributes))
-        return y.split()[0]
-
-    def exactly(self, values: Any) -> str:
-        name = f"c.{len(self.constants)}"
-        self.constants[name] = np.asarray(values)
-        return name
-
-    def random(self, *sizes: int) -> str:
-        return self.exactly(0.3 * self.rng.standard_normal(sizes, np.float32))
 
     def share(self, i: int) -> str:
         match = self.of("Equal", f"chosen {self.exactly(i)}")

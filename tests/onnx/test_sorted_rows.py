@@ -17,19 +17,18 @@ import kompute_dml.onnxruntime as kompute
 from kompute_dml.onnx import cost, placement
 from kompute_dml.onnx.fusion import fuse
 from kompute_dml.onnx.model import read
-from onnx_graphs import FLOAT, INT64, cpu, model, needs_provider, node, options
+from onnx_graphs import FLOAT, INT64, ModelInLines, cpu, model, needs_provider, node, options
 from provider_tools import session
 
 _SIZE, _INNER, _EXPERTS, _BEST = 24, 16, 5, 2
 
 
-class _Sorted:
+class _Sorted(ModelInLines):
     """x [tokens, size] -> y, by the experts that tokens choose."""
 
     def __init__(self, *, biased: bool = False, split: bool = True, strange: str = "",
                  experts: int = _EXPERTS) -> None:
-        self.rng, self.nodes = np.random.default_rng(7), list[Any]()
-        self.constants: dict[str, np.ndarray] = {}
+        super().__init__(7)
         self.experts, self.split, self.biased = experts, split, biased
         self.of("TopK", f"{self.of('MatMul', f'x {self.random(_SIZE, experts)}')} "
                 f"{self.exactly([_BEST])}", "weights chosen", axis=-1)
@@ -66,19 +65,6 @@ class _Sorted:
                     f"{self.exactly([-1, _BEST, _SIZE])}")
         self.nodes.append(node("ReduceSum", f"{y} {self.exactly([1])}", "y", keepdims=0))
         self.seen = ranges[1]
-
-    def of(self, op: str, inputs: str, outputs: str = "", **attributes: Any) -> str:
-        y = outputs or f"{op}.{len(self.nodes)}"
-        self.nodes.append(node(op, inputs, y, **attributes))
-        return y.split()[0]
-
-    def exactly(self, values: Any) -> str:
-        name = f"c.{len(self.constants)}"
-        self.constants[name] = np.asarray(values)
-        return name
-
-    def random(self, *sizes: int) -> str:
-        return self.exactly(0.3 * self.rng.standard_normal(sizes, np.float32))
 
     def each(self, *sizes: int) -> list[str]:
         """A constant of each expert, or the parts of one."""
